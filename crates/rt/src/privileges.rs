@@ -1,0 +1,149 @@
+//! What a worker gives up and takes on before it serves: user and group, priority, limits
+//! (nginx: ngx_worker_process_init, ngx_set_user).
+//! Invariant: never gives back a privilege.
+
+use std::ffi::CString;
+use std::fmt;
+use std::io;
+
+use nix::errno::Errno as Code;
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::unistd::{Gid, Group, Uid, User, geteuid, initgroups, setgid, setuid};
+
+use crate::errno::Errno;
+
+/// The user and group that a worker becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The user's name, for its supplementary groups.
+    pub name: String,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// A step that failed, in nginx's words: `setgid(33) failed (1: Operation not permitted)`.
+#[derive(Debug)]
+pub struct StepError {
+    /// The call.
+    pub call: String,
+    /// Why; getpwnam(3) of an unknown name has no reason.
+    pub source: Option<io::Error>,
+}
+
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            Some(source) => write!(f, "{} failed ({})", self.call, Errno(source)),
+            None => write!(f, "{} failed", self.call),
+        }
+    }
+}
+
+impl std::error::Error for StepError {}
+
+/// Finds a user and, unless named apart, the group of the same name, as the `user` directive does.
+pub fn lookup(user: &str, group: Option<&str>) -> Result<Identity, StepError> {
+    let uid = match User::from_name(user) {
+        Ok(Some(found)) => found.uid.as_raw(),
+        other => return Err(not_found("getpwnam", user, other.err())),
+    };
+    let group = group.unwrap_or(user);
+    let gid = match Group::from_name(group) {
+        Ok(Some(found)) => found.gid.as_raw(),
+        other => return Err(not_found("getgrnam", group, other.err())),
+    };
+    Ok(Identity { name: user.to_string(), uid, gid })
+}
+
+/// True when we may become somebody else.
+pub fn is_root() -> bool {
+    geteuid().is_root()
+}
+
+/// Becomes `identity`, for good: group, supplementary groups, user, in this order.
+pub fn become_user(identity: &Identity) -> Result<(), StepError> {
+    let Identity { name, uid, gid } = identity;
+    setgid(Gid::from_raw(*gid)).map_err(step(format!("setgid({gid})")))?;
+    let c_name = CString::new(name.as_str()).unwrap_or_default();
+    initgroups(&c_name, Gid::from_raw(*gid)).map_err(step(format!("initgroups({name}, {gid})")))?;
+    setuid(Uid::from_raw(*uid)).map_err(step(format!("setuid({uid})")))
+}
+
+/// Allows core files again, which a change of user had switched off (PR_SET_DUMPABLE).
+pub fn set_dumpable() -> Result<(), StepError> {
+    prctl::set_dumpable(true).map_err(step("prctl(PR_SET_DUMPABLE)".into()))
+}
+
+/// `worker_priority`: the nice value, -20 to 20.
+pub fn set_priority(nice: i32) -> Result<(), StepError> {
+    rustix::process::setpriority_process(None, nice)
+        .map_err(|err| StepError { call: format!("setpriority({nice})"), source: Some(err.into()) })
+}
+
+/// `worker_rlimit_nofile`: both the soft and the hard limit, as nginx sets them.
+pub fn set_rlimit_nofile(files: u64) -> Result<(), StepError> {
+    setrlimit(Resource::RLIMIT_NOFILE, files, files)
+        .map_err(step(format!("setrlimit(RLIMIT_NOFILE, {files})")))
+}
+
+/// `worker_rlimit_core`, bytes.
+pub fn set_rlimit_core(bytes: u64) -> Result<(), StepError> {
+    setrlimit(Resource::RLIMIT_CORE, bytes, bytes)
+        .map_err(step(format!("setrlimit(RLIMIT_CORE, {bytes})")))
+}
+
+/// The soft limit of open files; nginx warns when `worker_connections` is above it.
+pub fn nofile() -> io::Result<u64> {
+    Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
+}
+
+fn step(call: String) -> impl FnOnce(Code) -> StepError {
+    move |code| StepError { call, source: Some(code.into()) }
+}
+
+fn not_found(call: &str, name: &str, code: Option<Code>) -> StepError {
+    StepError { call: format!("{call}(\"{name}\")"), source: code.map(io::Error::from) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn users_and_groups_are_found_by_name() {
+        let root = lookup("root", None).unwrap();
+        assert_eq!(root, Identity { name: "root".into(), uid: 0, gid: 0 });
+        let err = lookup("no-such-user", None).unwrap_err();
+        assert_eq!(err.to_string(), "getpwnam(\"no-such-user\") failed");
+        let err = lookup("root", Some("no-such-group")).unwrap_err();
+        assert_eq!(err.to_string(), "getgrnam(\"no-such-group\") failed");
+    }
+
+    #[test]
+    fn dropped_privileges_do_not_come_back() {
+        if !is_root() {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        testing::in_child("privileges::tests::dropped_privileges_do_not_come_back", || {
+            let identity = Identity { name: "nobody".into(), uid: 65534, gid: 65534 };
+            set_rlimit_nofile(200).unwrap();
+            set_rlimit_core(0).unwrap();
+            set_priority(3).unwrap();
+            become_user(&identity).unwrap();
+            set_dumpable().unwrap();
+            assert_eq!(nofile().unwrap(), 200);
+            assert!(!is_root());
+            assert!(setuid(Uid::from_raw(0)).is_err() && setgid(Gid::from_raw(0)).is_err());
+            assert!(nix::unistd::getgroups().unwrap().iter().all(|gid| gid.as_raw() != 0));
+            let err = become_user(&Identity { name: "root".into(), uid: 0, gid: 0 }).unwrap_err();
+            assert_eq!(err.to_string(), "setgid(0) failed (1: Operation not permitted)");
+            let err = set_rlimit_nofile(4000).unwrap_err().to_string();
+            assert_eq!(err, "setrlimit(RLIMIT_NOFILE, 4000) failed (1: Operation not permitted)");
+        });
+    }
+}
