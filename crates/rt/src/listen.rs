@@ -43,10 +43,10 @@ pub enum Keepalive {
     On,
     /// `[idle]:[interval]:[count]`; what is left out stays the system's.
     Params {
-        /// `TCP_KEEPIDLE`.
-        idle: Option<Duration>,
-        /// `TCP_KEEPINTVL`.
-        intvl: Option<Duration>,
+        /// `TCP_KEEPIDLE`, seconds.
+        idle: Option<u32>,
+        /// `TCP_KEEPINTVL`, seconds.
+        intvl: Option<u32>,
         /// `TCP_KEEPCNT`, probes.
         cnt: Option<u32>,
     },
@@ -422,17 +422,14 @@ fn configure(socket: SockRef<'_>, addr: &Addr, opts: &Options) -> Vec<Warning> {
     warnings
 }
 
-fn keepalive_times(
-    idle: Option<Duration>,
-    intvl: Option<Duration>,
-    cnt: Option<u32>,
-) -> TcpKeepalive {
+fn keepalive_times(idle: Option<u32>, intvl: Option<u32>, cnt: Option<u32>) -> TcpKeepalive {
+    let seconds = |count: u32| Duration::from_secs(count.into());
     let mut times = TcpKeepalive::new();
     if let Some(idle) = idle {
-        times = times.with_time(idle);
+        times = times.with_time(seconds(idle));
     }
     if let Some(intvl) = intvl {
-        times = times.with_interval(intvl);
+        times = times.with_interval(seconds(intvl));
     }
     if let Some(cnt) = cnt {
         times = times.with_retries(cnt);
@@ -552,11 +549,7 @@ mod tests {
             fastopen: Some(5),
             rcvbuf: Some(20_000),
             sndbuf: Some(30_000),
-            so_keepalive: Keepalive::Params {
-                idle: Some(Duration::from_secs(77)),
-                intvl: None,
-                cnt: Some(3),
-            },
+            so_keepalive: Keepalive::Params { idle: Some(77), intvl: None, cnt: Some(3) },
             ..Options::default()
         };
         let opened = open(&loopback(), &opts, 1).unwrap();
