@@ -13,7 +13,7 @@ use std::ops::Range;
 use crate::error::Error;
 use crate::source::{FileId, Span};
 
-/// Bytes that a word of a file is shorter than: nginx's `NGX_CONF_BUFFER`. The command line has no
+/// Bytes that a word of a file, with its closing quote, is shorter than: nginx's `NGX_CONF_BUFFER`. The command line has no
 /// such limit, as it is not read through that buffer.
 pub(crate) const MAX_WORD: usize = 4096;
 
@@ -195,8 +195,10 @@ impl<'a> Lexer<'a> {
         let body = start..self.pos;
         self.pos += usize::from(quote.is_some());
         self.after_quote = quote.is_some();
-        if body.len() >= self.max_word {
-            return Err(Fault::Word(self.too_long(quote, span, start)));
+        // nginx's buffer must hold the closing quote and the byte behind the word too; by then it has
+        // forgotten that there was a quote.
+        if body.len() + usize::from(quote.is_some()) >= self.max_word {
+            return Err(Fault::Word(self.too_long(None, span, start)));
         }
         let len = u32::try_from(self.pos - raw_start).unwrap_or(u32::MAX);
         let span = Span { len, ..span };
@@ -337,7 +339,8 @@ mod tests {
         assert!(tokens(&format!("{};", word(4095))).ends_with("x] ;"));
         let long = "!too long parameter \"xxxxxxxxxx...\" started ; [a] ;";
         assert_eq!(tokens(&format!("{};a;", word(4096))), long);
-        assert!(tokens(&format!("\"{}\";", word(4095))).ends_with("x] ;"));
+        assert!(tokens(&format!("\"{}\";", word(4094))).ends_with("x] ;"));
+        assert_eq!(tokens(&format!("\"{}\";a;", word(4095))), long);
         let quoted = "!too long parameter, probably missing terminating \"'\" character";
         assert_eq!(tokens(&format!("'{}'; a b;", word(4096))), quoted);
         let comment = format!("#{}", word(5000));
