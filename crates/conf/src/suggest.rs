@@ -76,8 +76,13 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     // A third of the letters may be wrong, but no more than three, and of a short name one.
     let mut best: Option<(usize, &str)> = None;
     let limit = (name.len() / 3).clamp(1, 3);
+    let letters_of_name = letters(name);
     for candidate in known {
-        if candidate.len().abs_diff(name.len()) > limit || candidate == name {
+        // Cheap doubts first, as a file may have thousands of unknown names: one change makes one
+        // letter go and another come at the most.
+        let other_letters = (letters(candidate) ^ letters_of_name).count_ones() as usize;
+        let too_far = candidate.len().abs_diff(name.len()) > limit || other_letters > 2 * limit;
+        if too_far || candidate == name {
             continue;
         }
         let far = distance(name.as_bytes(), candidate.as_bytes());
@@ -86,6 +91,11 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         }
     }
     best.map(|(_, name)| name)
+}
+
+/// Which letters, without case, are in a name: a bit for each.
+fn letters(name: &str) -> u32 {
+    name.bytes().fold(0, |set, b| set | 1 << (b & 0x1f))
 }
 
 /// The edit distance with swaps of neighbours (optimal string alignment), in any case.
