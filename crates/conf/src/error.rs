@@ -167,14 +167,16 @@ fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().map(keep).collect()
 }
 
-/// Errors kept at the most; what is beyond is counted, not kept.
+/// Errors kept at the most, and as many warnings and remarks; what is beyond is counted, not kept.
 pub const MAX_ERRORS: usize = 1_000;
 
 /// All that is wrong with a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnostics {
     errors: Vec<Error>,
-    failed: bool,
+    /// How many were pushed that make the configuration unusable.
+    emergs: usize,
+    /// How many of any level are not kept.
     dropped: usize,
 }
 
@@ -186,8 +188,11 @@ impl Diagnostics {
 
     /// Adds one. Beyond [`MAX_ERRORS`] it is only counted.
     pub fn push(&mut self, error: Error) {
-        self.failed |= error.level == Level::Emerg;
-        if self.errors.len() < MAX_ERRORS {
+        let is_emerg = error.level == Level::Emerg;
+        let kept_emergs = self.emergs.min(MAX_ERRORS);
+        let kept = if is_emerg { kept_emergs } else { self.errors.len() - kept_emergs };
+        self.emergs += usize::from(is_emerg);
+        if kept < MAX_ERRORS {
             self.errors.push(error);
         } else {
             self.dropped += 1;
@@ -201,7 +206,7 @@ impl Diagnostics {
 
     /// Whether anything makes the configuration unusable.
     pub fn has_errors(&self) -> bool {
-        self.failed
+        self.emergs > 0
     }
 
     /// How many were not kept.
@@ -244,7 +249,7 @@ impl Diagnostics {
             }
         }
         if self.dropped > 0 {
-            let _ = writeln!(out, "nginx: [emerg] too many errors, {} not shown", self.dropped);
+            let _ = writeln!(out, "nginx: [warn] too many messages, {} not shown", self.dropped);
         }
         out
     }
@@ -316,11 +321,12 @@ mod tests {
     fn errors_beyond_the_bound_are_counted() {
         let (sources, span) = source(b"x");
         let mut diags = Diagnostics::new();
-        for _ in 0..MAX_ERRORS + 3 {
-            diags.push(Error::emerg(span, "x"));
-        }
-        assert_eq!((diags.len(), diags.dropped()), (MAX_ERRORS, 3));
-        assert!(diags.render(&sources, false).ends_with("too many errors, 3 not shown\n"));
+        (0..MAX_ERRORS + 3).for_each(|_| diags.push(Error::warn(span, "w")));
+        assert!(!diags.has_errors());
+        (0..MAX_ERRORS + 2).for_each(|_| diags.push(Error::emerg(span, "e")));
+        assert_eq!((diags.len(), diags.dropped()), (2 * MAX_ERRORS, 5));
+        assert_eq!(diags.iter().filter(|e| e.message == "e").count(), MAX_ERRORS);
+        assert!(diags.render(&sources, false).ends_with("too many messages, 5 not shown\n"));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::*;
 use crate::error::Diagnostics;
-use crate::files::{Files, Memory};
-use crate::parse::{ParseOptions, parse};
+use crate::files::Files;
+use crate::parse::{ParseOptions, parse_text};
 use crate::source::Sources;
 use crate::tree::Node;
 
@@ -67,22 +67,24 @@ fn shape(nodes: &[Node]) -> String {
     out
 }
 
-fn tree(text: &[u8]) -> String {
-    struct NoIncludes(Memory);
+/// The tree of a text, or the first error, which is where a formatter stops.
+fn tree(text: &[u8]) -> Result<String, String> {
+    struct NoIncludes;
     impl Files for NoIncludes {
-        fn read(&mut self, path: &Path) -> std::io::Result<Vec<u8>> {
-            self.0.read(path).or(Ok(Vec::new()))
+        fn read(&mut self, _: &Path) -> std::io::Result<Vec<u8>> {
+            Ok(Vec::new())
         }
         fn glob(&mut self, _: &str) -> std::io::Result<Vec<std::path::PathBuf>> {
             Ok(Vec::new())
         }
     }
     let (mut sources, mut diags) = (Sources::new(), Diagnostics::new());
-    let mut files = NoIncludes(Memory::default().with("/f", text));
     let opts = ParseOptions { conf_prefix: "/".into() };
-    let nodes = parse(Path::new("/f"), &mut files, &opts, &mut sources, &mut diags);
-    assert!(diags.is_empty(), "{}", diags.render(&sources, true));
-    shape(&nodes)
+    let nodes = parse_text("t", text, &mut NoIncludes, &opts, &mut sources, &mut diags);
+    match diags.iter().next() {
+        Some(error) => Err(error.message.clone()),
+        None => Ok(shape(&nodes)),
+    }
 }
 
 fn check(text: &[u8]) {
@@ -91,6 +93,17 @@ fn check(text: &[u8]) {
     assert_eq!(tree(text), tree(&once), "meaning changed: {shown}");
     let twice = format(FileId(0), &once).unwrap();
     assert_eq!(String::from_utf8_lossy(&once), String::from_utf8_lossy(&twice), "{shown:?}");
+}
+
+/// Answers numbers below what it is asked with.
+fn random(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move |n| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        ((state >> 8) % n as u64) as usize
+    }
 }
 
 /// Right configurations from a seed: pieces that are awkward for a formatter in random order.
@@ -112,13 +125,7 @@ fn generate(seed: u64) -> Vec<u8> {
         "\u{e9}",
     ];
     const SPACES: [&str; 7] = [" ", "  ", "\n", "\t", "\r\n", " # note \n", "\n\n\n# x\n"];
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut random = |n: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % n as u64) as usize
-    };
+    let mut random = random(seed);
     let (mut out, mut depth) = (String::new(), 0);
     for _ in 0..random(40) {
         out.push_str(["", "\n", "\n\n\n", " #c\n", "\n# d\n\n"][random(5)]);
@@ -148,6 +155,20 @@ fn generate(seed: u64) -> Vec<u8> {
 #[test]
 fn the_meaning_stays_and_a_second_time_changes_nothing() {
     (0..3_000).for_each(|seed| check(&generate(seed)));
+}
+
+#[test]
+fn it_refuses_what_the_parser_refuses_with_the_same_message() {
+    const PIECES: [&str; 16] =
+        ["a", "b", "$", "{", "}", ";", ";", "\"", "'", "\\", "#", " ", "\n", ")", "\0", "\r\n"];
+    for seed in 0..20_000 {
+        let mut random = random(seed);
+        let text: String = (0..random(16)).map(|_| PIECES[random(PIECES.len())]).collect();
+        match format(FileId(0), text.as_bytes()) {
+            Ok(_) => check(text.as_bytes()),
+            Err(error) => assert_eq!(Err(error.message), tree(text.as_bytes()), "{text:?}"),
+        }
+    }
 }
 
 #[test]
