@@ -152,6 +152,8 @@ pub struct Report {
     pub intended: usize,
     /// What is wrong, one readable text each.
     pub failures: Vec<String>,
+    /// What nginx answered, for a person who writes a case.
+    pub answers: String,
 }
 
 /// Starts both servers on the case, plays it and compares.
@@ -175,6 +177,8 @@ pub fn run_case(case: &Case, forebay: &Path, nginx: &Path, rows: Option<&str>) -
     let self_check = forebay.file_name() == nginx.file_name();
     for step in &case.steps {
         let (expected, got) = (play(&oracle, step), play(&subject, step));
+        let title = format!("line {}: {}", step.line, step.text);
+        report.answers.push_str(&format!("## {title}\n{}\n", n.exchange(&expected)));
         let intended = case.differs.iter().find(|d| step.label.as_deref() == Some(&d.label));
         let found = match intended {
             Some(differs) if !self_check => {
@@ -187,9 +191,7 @@ pub fn run_case(case: &Case, forebay: &Path, nginx: &Path, rows: Option<&str>) -
                 &case.checks,
             ),
         };
-        report
-            .failures
-            .extend(found.iter().map(|text| format!("line {}: {}\n{text}", step.line, step.text)));
+        report.failures.extend(found.iter().map(|text| format!("{title}\n{text}")));
     }
     for server in [&mut oracle, &mut subject] {
         if !server.stop() {
@@ -315,6 +317,9 @@ impl Totals {
         self.requests += report.requests;
         self.intended += report.intended;
         self.failures += report.failures.len();
+        if std::env::var_os("SHOW_ANSWERS").is_some() {
+            println!("{}", report.answers);
+        }
         if report.failures.is_empty() {
             let note = match report.intended {
                 0 => String::new(),
