@@ -2,14 +2,19 @@
 
 pub mod affinity;
 pub mod channel;
+pub mod clock;
 pub mod errno;
 pub mod inherit;
 pub mod listen;
+pub mod pool;
 pub mod privileges;
 pub mod process;
 pub mod signals;
 pub mod systemd;
+pub mod timer;
 pub mod title;
+pub mod transport;
+pub mod worker;
 
 #[cfg(test)]
 mod testing;

@@ -1,0 +1,92 @@
+//! Time: a monotonic clock for durations, the wall clock for what people read.
+//!
+//! Invariant: timeouts never look at the wall clock, so setting it disturbs nobody.
+
+use std::{
+    sync::OnceLock,
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// Milliseconds since the process started counting: never goes back.
+pub fn now_ms() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    // Begins above zero, so that 0 can stand for "never".
+    START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1
+}
+
+/// Milliseconds since 1970, UTC.
+pub fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// The process and the thread, as the error log names them.
+pub fn ids() -> (u32, u32) {
+    (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get() as u32)
+}
+
+/// A moment in the local time zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalTime {
+    /// The year.
+    pub year: i32,
+    /// The month, 1 to 12.
+    pub month: u32,
+    /// The day of the month, 1 to 31.
+    pub day: u32,
+    /// The hour.
+    pub hour: u32,
+    /// The minute.
+    pub minute: u32,
+    /// The second.
+    pub second: u32,
+    /// The day of the week; 0 is Sunday.
+    pub weekday: u32,
+    /// How far east of Greenwich, in minutes.
+    pub offset_minutes: i32,
+}
+
+/// Seconds since 1970 in the zone that `TZ` or the system names.
+pub fn local_time(seconds: i64) -> LocalTime {
+    let mut tm = std::mem::MaybeUninit::<libc::tm>::zeroed();
+    let time: libc::time_t = seconds;
+    // SAFETY: both pointers are valid for the call; localtime_r fills `tm`, and where it fails (a
+    // year beyond an int) the zeroed bytes are a valid `tm` of integers and a null pointer.
+    #[allow(unsafe_code)]
+    let tm = unsafe {
+        libc::localtime_r(&time, tm.as_mut_ptr());
+        tm.assume_init()
+    };
+    LocalTime {
+        year: tm.tm_year + 1900,
+        month: tm.tm_mon as u32 + 1,
+        day: tm.tm_mday as u32,
+        hour: tm.tm_hour as u32,
+        minute: tm.tm_min as u32,
+        second: tm.tm_sec as u32,
+        weekday: tm.tm_wday as u32,
+        offset_minutes: (tm.tm_gmtoff / 60) as i32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_time_and_offset_give_back_the_seconds() {
+        let t = local_time(1_700_000_000);
+        let (y, m) = if t.month <= 2 { (t.year - 1, t.month + 12) } else { (t.year, t.month) };
+        let days = 365 * i64::from(y)
+            + i64::from(y / 4 - y / 100 + y / 400)
+            + i64::from((153 * (m - 3) + 2) / 5 + t.day)
+            - 719_469;
+        let of_day = i64::from(t.hour * 3600 + t.minute * 60 + t.second);
+        assert_eq!(days * 86_400 + of_day - i64::from(t.offset_minutes) * 60, 1_700_000_000);
+    }
+
+    #[test]
+    fn the_clock_does_not_go_back() {
+        let before = now_ms();
+        assert!(before > 0 && now_ms() >= before);
+    }
+}

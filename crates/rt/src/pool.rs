@@ -1,0 +1,154 @@
+//! Memory that goes round: read buffers and the futures of requests, one set per thread.
+//!
+//! An idle connection holds neither. A busy thread takes both from here and puts them back, so a
+//! request costs no trip to the allocator.
+
+use std::{
+    alloc::{Layout, alloc, dealloc, handle_alloc_error},
+    cell::RefCell,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    ptr::NonNull,
+    task::{Context, Poll},
+};
+
+/// The size of a pooled buffer.
+pub const BUFFER_BYTES: usize = 16 << 10;
+/// How many of each a thread keeps.
+const KEPT: usize = 64;
+
+thread_local! {
+    static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static SLOTS: RefCell<Vec<(Layout, NonNull<u8>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty buffer with room for at least [`BUFFER_BYTES`].
+pub fn buffer() -> Vec<u8> {
+    let pooled = BUFFERS.with_borrow_mut(Vec::pop);
+    pooled.unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
+}
+
+/// Puts a buffer back; one of another size goes to the allocator.
+pub fn recycle(mut buffer: Vec<u8>) {
+    if buffer.capacity() < BUFFER_BYTES || buffer.capacity() > 2 * BUFFER_BYTES {
+        return;
+    }
+    buffer.clear();
+    BUFFERS.with_borrow_mut(|buffers| {
+        if buffers.len() < KEPT {
+            buffers.push(buffer);
+        }
+    });
+}
+
+/// A future in pooled memory: what `Box::pin` does, without the allocator once the thread is warm.
+pub struct Pooled<F> {
+    place: NonNull<F>,
+    owns: PhantomData<F>,
+}
+
+impl<F: Future> Pooled<F> {
+    /// Moves the future into a free place of this thread, or a new one.
+    pub fn new(future: F) -> Pooled<F> {
+        let layout = Layout::new::<F>();
+        assert!(layout.size() > 0, "futures that hold nothing need no place");
+        let free = SLOTS.with_borrow_mut(|slots| {
+            let index = slots.iter().rposition(|(known, _)| *known == layout)?;
+            Some(slots.swap_remove(index).1)
+        });
+        let place = free.unwrap_or_else(|| {
+            // SAFETY: the size is not zero, as asserted.
+            #[allow(unsafe_code)]
+            let raw = unsafe { alloc(layout) };
+            NonNull::new(raw).unwrap_or_else(|| handle_alloc_error(layout))
+        });
+        let place = place.cast::<F>();
+        // SAFETY: the place was allocated with the layout of F, is aligned for it, and nobody else
+        // has it: it was either just allocated or taken off the list of free ones.
+        #[allow(unsafe_code)]
+        unsafe {
+            place.write(future);
+        }
+        Pooled { place, owns: PhantomData }
+    }
+}
+
+// The future itself stays where it is when the handle moves.
+impl<F> Unpin for Pooled<F> {}
+
+impl<F: Future> Future for Pooled<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.get_mut();
+        // SAFETY: the place holds an F from `new` to `drop`, and this is the only reference to it.
+        // It is never moved out of its place, which makes the pin true.
+        #[allow(unsafe_code)]
+        let future = unsafe { Pin::new_unchecked(this.place.as_mut()) };
+        future.poll(cx)
+    }
+}
+
+impl<F> Drop for Pooled<F> {
+    fn drop(&mut self) {
+        let layout = Layout::new::<F>();
+        // SAFETY: the place holds an F that nobody can reach any more. Should its drop panic, the
+        // place leaks, which is safe.
+        #[allow(unsafe_code)]
+        unsafe {
+            self.place.drop_in_place();
+        }
+        let raw = self.place.cast::<u8>();
+        let kept = SLOTS.try_with(|slots| {
+            let mut slots = slots.borrow_mut();
+            let room = slots.len() < KEPT;
+            if room {
+                slots.push((layout, raw));
+            }
+            room
+        });
+        if !kept.unwrap_or(false) {
+            // SAFETY: allocated in `new` with this layout, and not on the free list.
+            #[allow(unsafe_code)]
+            unsafe {
+                dealloc(raw.as_ptr(), layout);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    #[test]
+    fn a_place_is_used_again_and_what_was_in_it_is_dropped() {
+        let held = Rc::new(());
+        let make = |held: Rc<()>| async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        };
+        let first = Pooled::new(make(held.clone()));
+        let place = first.place;
+        assert_eq!(Rc::strong_count(&held), 2);
+        drop(first);
+        assert_eq!(Rc::strong_count(&held), 1);
+        let second = Pooled::new(make(held.clone()));
+        assert_eq!(second.place, place);
+    }
+
+    #[test]
+    fn a_pooled_future_gives_its_result() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let n = 21;
+        assert_eq!(runtime.block_on(Pooled::new(async move { n * 2 })), 42);
+    }
+
+    #[test]
+    fn odd_buffers_are_not_kept() {
+        recycle(Vec::with_capacity(1 << 20));
+        assert!(buffer().capacity() <= 2 * BUFFER_BYTES);
+    }
+}

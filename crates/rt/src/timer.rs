@@ -1,0 +1,292 @@
+//! Timeouts: one coarse wheel a thread in place of a timer a connection.
+//!
+//! A connection sets its deadline with every byte that moves, and nearly never reaches it; so setting
+//! is one store. The wheel looks at a timer when its *earlier* deadline passes, and puts it back
+//! where the deadline has moved to. A timer fires up to [`TICK_MS`] late, never early.
+//!
+//! Hot path: no allocation and no system call in [`Timer::arm`].
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use crate::clock;
+
+/// The wheel's resolution.
+pub const TICK_MS: u64 = 50;
+
+const NEVER: u64 = u64::MAX;
+
+struct Node {
+    /// When it fires, in [`clock::now_ms`]; [`NEVER`]: not armed.
+    deadline: Cell<u64>,
+    /// The tick under which the wheel holds it; [`NEVER`]: not at all.
+    held_at: Cell<u64>,
+    /// Since when its connection waits for a request; 0: it does not.
+    idle_since: Cell<u64>,
+    waker: RefCell<Option<Waker>>,
+}
+
+#[derive(Default)]
+struct Wheel {
+    ticks: BTreeMap<u64, Vec<Rc<Node>>>,
+    /// All nodes ever made on this thread: at most as many as there were connections at once.
+    nodes: Vec<Rc<Node>>,
+    free: Vec<Rc<Node>>,
+    spare: Vec<Vec<Rc<Node>>>,
+    changed: Rc<Notify>,
+}
+
+thread_local! {
+    static WHEEL: RefCell<Wheel> = RefCell::default();
+}
+
+/// A deadline that can be moved. Belongs to the thread that made it.
+pub struct Timer(Rc<Node>);
+
+impl Default for Timer {
+    fn default() -> Self {
+        Timer::new()
+    }
+}
+
+impl Timer {
+    /// A timer that is not armed.
+    pub fn new() -> Timer {
+        WHEEL.with_borrow_mut(|wheel| {
+            let node = wheel.free.pop().unwrap_or_else(|| {
+                let node = Rc::new(Node {
+                    deadline: Cell::new(NEVER),
+                    held_at: Cell::new(NEVER),
+                    idle_since: Cell::new(0),
+                    waker: RefCell::new(None),
+                });
+                wheel.nodes.push(node.clone());
+                node
+            });
+            Timer(node)
+        })
+    }
+
+    /// Fires in that many milliseconds, whatever it was set to before.
+    pub fn arm(&self, ms: u64) {
+        let deadline = clock::now_ms().saturating_add(ms);
+        self.0.deadline.set(deadline);
+        if deadline / TICK_MS < self.0.held_at.get() {
+            hold(&self.0, deadline / TICK_MS + 1);
+        }
+    }
+
+    /// Never fires.
+    pub fn disarm(&self) {
+        self.0.deadline.set(NEVER);
+    }
+
+    /// Whether the deadline has passed.
+    pub fn expired(&self) -> bool {
+        self.0.deadline.get() <= clock::now_ms()
+    }
+
+    /// Ready once the deadline has passed; else the task is woken then.
+    pub fn poll_expired(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = self.0.deadline.get();
+        if deadline != NEVER && deadline <= clock::now_ms() {
+            return Poll::Ready(());
+        }
+        let mut waker = self.0.waker.borrow_mut();
+        match &*waker {
+            Some(waker) if waker.will_wake(cx.waker()) => {}
+            _ => *waker = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Says that the connection now waits for a request, or no longer does: an idle one may be
+    /// closed for others' sake ([`shed_idle`], [`close_idle`]).
+    pub fn set_idle(&self, idle: bool) {
+        self.0.idle_since.set(if idle { clock::now_ms() } else { 0 });
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        let node = &self.0;
+        node.deadline.set(NEVER);
+        node.idle_since.set(0);
+        node.waker.take();
+        // While the thread ends, the wheel may be gone already.
+        let _ = WHEEL.try_with(|wheel| wheel.borrow_mut().free.push(node.clone()));
+    }
+}
+
+fn hold(node: &Rc<Node>, tick: u64) {
+    WHEEL.with_borrow_mut(|wheel| {
+        node.held_at.set(tick);
+        let first = wheel.ticks.first_key_value().is_none_or(|(first, _)| tick < *first);
+        let spare = &mut wheel.spare;
+        let list = wheel.ticks.entry(tick).or_insert_with(|| spare.pop().unwrap_or_default());
+        list.push(node.clone());
+        if first {
+            wheel.changed.notify_one();
+        }
+    });
+}
+
+/// Closes the connections that have been idle longest, at most `count`; says how many.
+pub fn shed_idle(count: usize) -> usize {
+    let mut idle: Vec<Rc<Node>> = WHEEL.with_borrow(|wheel| {
+        wheel.nodes.iter().filter(|node| node.idle_since.get() != 0).cloned().collect()
+    });
+    idle.sort_unstable_by_key(|node| node.idle_since.get());
+    idle.truncate(count);
+    idle.iter().for_each(fire);
+    idle.len()
+}
+
+/// Closes all idle connections that have been idle for at least that long; says how many.
+pub fn close_idle(min_idle_ms: u64) -> usize {
+    let now = clock::now_ms();
+    let idle: Vec<Rc<Node>> = WHEEL.with_borrow(|wheel| {
+        let is_idle = |node: &&Rc<Node>| {
+            let since = node.idle_since.get();
+            since != 0 && now - since >= min_idle_ms
+        };
+        wheel.nodes.iter().filter(is_idle).cloned().collect()
+    });
+    idle.iter().for_each(fire);
+    idle.len()
+}
+
+fn fire(node: &Rc<Node>) {
+    node.deadline.set(0);
+    node.idle_since.set(0);
+    let waker = node.waker.take();
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// Runs the wheel of this thread; every worker thread spawns it once. Sleeps as long as nothing can
+/// be due: a thread without armed timers is never woken.
+pub async fn run() {
+    let changed = WHEEL.with_borrow(|wheel| wheel.changed.clone());
+    loop {
+        let next = WHEEL.with_borrow(|wheel| wheel.ticks.first_key_value().map(|(tick, _)| *tick));
+        let Some(tick) = next else {
+            changed.notified().await;
+            continue;
+        };
+        let wait = (tick * TICK_MS).saturating_sub(clock::now_ms());
+        if wait > 0 {
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(wait)) => {}
+                () = changed.notified() => continue,
+            }
+        }
+        turn();
+    }
+}
+
+/// Fires what is due, and moves on what was put off.
+fn turn() {
+    let now = clock::now_ms();
+    loop {
+        let due = WHEEL.with_borrow_mut(|wheel| match wheel.ticks.first_entry() {
+            Some(entry) if entry.key() * TICK_MS <= now => Some(entry.remove_entry()),
+            _ => None,
+        });
+        let Some((tick, mut nodes)) = due else { return };
+        for node in nodes.drain(..) {
+            // It was put under an earlier tick since.
+            if node.held_at.get() != tick {
+                continue;
+            }
+            node.held_at.set(NEVER);
+            match node.deadline.get() {
+                NEVER => {}
+                deadline if deadline <= now => {
+                    let waker = node.waker.take();
+                    if let Some(waker) = waker {
+                        waker.wake();
+                    }
+                }
+                deadline => hold(&node, deadline / TICK_MS + 1),
+            }
+        }
+        WHEEL.with_borrow_mut(|wheel| {
+            if wheel.spare.len() < 64 && nodes.capacity() <= 4096 {
+                wheel.spare.push(nodes);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let local = tokio::task::LocalSet::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        local.block_on(&runtime, async {
+            tokio::task::spawn_local(run());
+            future.await
+        })
+    }
+
+    #[test]
+    fn a_timer_fires_after_its_time_and_not_before() {
+        block_on(async {
+            let timer = Timer::new();
+            let start = clock::now_ms();
+            timer.arm(120);
+            poll_fn(|cx| timer.poll_expired(cx)).await;
+            assert!(clock::now_ms() - start >= 120);
+        });
+    }
+
+    #[test]
+    fn an_earlier_deadline_is_not_held_back_by_a_later_one() {
+        block_on(async {
+            let timer = Timer::new();
+            timer.arm(3_600_000);
+            timer.arm(10);
+            poll_fn(|cx| timer.poll_expired(cx)).await;
+        });
+    }
+
+    #[test]
+    fn the_longest_idle_connection_is_shed_first() {
+        block_on(async {
+            let (old, new, busy) = (Timer::new(), Timer::new(), Timer::new());
+            for timer in [&old, &new, &busy] {
+                timer.arm(3_600_000);
+            }
+            old.set_idle(true);
+            old.0.idle_since.set(1);
+            new.set_idle(true);
+            new.0.idle_since.set(2);
+            assert_eq!(shed_idle(1), 1);
+            assert!(old.expired() && !new.expired() && !busy.expired());
+            assert_eq!(close_idle(0), 1);
+            assert!(new.expired() && !busy.expired());
+        });
+    }
+
+    #[test]
+    fn dropped_timers_are_used_again() {
+        block_on(async {
+            for _ in 0..1000 {
+                Timer::new().arm(75_000);
+            }
+            assert_eq!(WHEEL.with_borrow(|wheel| wheel.nodes.len()), 1);
+        });
+    }
+}
