@@ -1,1 +1,9 @@
-//! See `Cargo.toml` for what this crate is.
+//! What HTTP and stream share: variables and templates, regular expressions, logs.
+//!
+//! Invariant: what is not used by both does not live here.
+
+#![forbid(unsafe_code)]
+
+pub mod log;
+pub mod regex;
+pub mod var;

@@ -1,0 +1,168 @@
+//! Regular expressions as the configuration writes them: PCRE's syntax, in time linear in the text.
+//!
+//! Most patterns run on `regex`, which never backtracks. Look-around and back-references need
+//! `fancy-regex`, whose steps are bounded: a text that would take longer counts as no match.
+//!
+//! Invariant: no pattern, however written, and no text can hold up a worker.
+
+use std::sync::Arc;
+
+use forebay_conf::{Error, Span};
+
+use crate::var::{Captures, Registry, Scope, VarId};
+
+/// How many steps a backtracking pattern may take for one text (PCRE's default match limit is ten
+/// times that).
+const BACKTRACK_LIMIT: usize = 1_000_000;
+
+/// A compiled pattern. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Regex {
+    engine: Engine,
+    names: Arc<[(usize, Box<str>)]>,
+    groups: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Engine {
+    Linear(Arc<regex::bytes::Regex>),
+    Bounded(Arc<fancy_regex::Regex>),
+}
+
+impl Regex {
+    /// Compiles a pattern; `caseless` as by `~*`.
+    ///
+    /// Errors: the cause in the words of the pattern compiler, after nginx's
+    /// `pcre2_compile() failed: `.
+    pub fn compile(pattern: &[u8], caseless: bool, span: Span) -> Result<Regex, Error> {
+        let fail = |cause: String| {
+            let shown = String::from_utf8_lossy(pattern);
+            let cause = cause.lines().last().unwrap_or_default().trim().to_owned();
+            Error::emerg(span, format!("pcre2_compile() failed: {cause} in \"{shown}\""))
+        };
+        let text = std::str::from_utf8(pattern).map_err(|_| fail("invalid UTF-8".to_owned()))?;
+        let linear =
+            regex::bytes::RegexBuilder::new(text).case_insensitive(caseless).unicode(false).build();
+        let (engine, names): (_, Vec<Option<String>>) = match linear {
+            Ok(regex) => {
+                let names = regex.capture_names().map(|n| n.map(str::to_owned)).collect();
+                (Engine::Linear(Arc::new(regex)), names)
+            }
+            Err(_) => {
+                let flagged = if caseless { format!("(?i){text}") } else { text.to_owned() };
+                let regex = fancy_regex::RegexBuilder::new(&flagged)
+                    .backtrack_limit(BACKTRACK_LIMIT)
+                    .build()
+                    .map_err(|error| fail(error.to_string()))?;
+                let names = regex.capture_names().map(|n| n.map(str::to_owned)).collect();
+                (Engine::Bounded(Arc::new(regex)), names)
+            }
+        };
+        let groups = names.len();
+        let named = names.into_iter().enumerate();
+        let names = named.filter_map(|(n, name)| Some((n, name?.into()))).collect();
+        Ok(Regex { engine, names, groups })
+    }
+
+    /// How many groups it has, the whole match not counted.
+    pub fn groups(&self) -> usize {
+        self.groups - 1
+    }
+
+    /// Declares the variables that the named groups set: `(group, variable)`.
+    pub fn bind<S: Scope>(
+        &self,
+        registry: &mut Registry<S>,
+        span: Span,
+    ) -> Result<Vec<(usize, VarId)>, Error> {
+        self.names.iter().map(|(n, name)| Ok((*n, registry.stored(name, span)?))).collect()
+    }
+
+    /// Whether it matches anywhere in the text.
+    pub fn is_match(&self, text: &[u8]) -> bool {
+        match &self.engine {
+            Engine::Linear(regex) => regex.is_match(text),
+            Engine::Bounded(regex) => {
+                let text = String::from_utf8_lossy(text);
+                regex.is_match(&text).unwrap_or(false)
+            }
+        }
+    }
+
+    /// Matches, and keeps the groups; they are left alone when it does not match.
+    pub fn captures(&self, text: &[u8], into: &mut Captures) -> bool {
+        match &self.engine {
+            Engine::Linear(regex) => {
+                let Some(found) = regex.captures(text) else { return false };
+                into.set(text, found.iter().map(|g| g.map(|g| (g.start(), g.end()))));
+                true
+            }
+            Engine::Bounded(regex) => {
+                let text = String::from_utf8_lossy(text);
+                let Ok(Some(found)) = regex.captures(&text) else { return false };
+                into.set(text.as_bytes(), found.iter().map(|g| g.map(|g| (g.start(), g.end()))));
+                true
+            }
+        }
+    }
+
+    /// Matches within a scope: the groups become `$1`…, the named ones their variables.
+    pub fn run<S: Scope>(&self, scope: &S, text: &[u8], named: &[(usize, VarId)]) -> bool {
+        if self.groups == 1 {
+            let matched = self.is_match(text);
+            if matched {
+                scope.store().captures_mut().clear();
+            }
+            return matched;
+        }
+        if !self.captures(text, &mut scope.store().captures_mut()) {
+            return false;
+        }
+        let captures = scope.store().captures();
+        for (group, id) in named {
+            scope.store().keep(*id, captures.group(*group));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn regex(pattern: &str) -> Regex {
+        Regex::compile(pattern.as_bytes(), false, Span::default()).unwrap()
+    }
+
+    #[test]
+    fn groups_are_kept_by_number() {
+        let mut captures = Captures::default();
+        assert!(regex(r"^/(\w+)/(x)?(\d+)$").captures(b"/a/12", &mut captures));
+        assert_eq!(captures.group(1), Some(&b"a"[..]));
+        assert_eq!(captures.group(2), None);
+        assert_eq!(captures.group(3), Some(&b"12"[..]));
+    }
+
+    #[test]
+    fn look_ahead_works() {
+        assert!(regex(r"^/(?!admin)").is_match(b"/user"));
+        assert!(!regex(r"^/(?!admin)").is_match(b"/admin"));
+    }
+
+    #[test]
+    fn catastrophic_backtracking_is_no_match() {
+        let text = [b"a".repeat(60), b"!".to_vec()].concat();
+        assert!(!regex(r"^(?=(a+)+$)(a+)+$").is_match(&text));
+    }
+
+    #[test]
+    fn an_escaped_slash_and_minus_are_accepted() {
+        assert!(regex(r"\/a\-b\.php$").is_match(b"/a-b.php"));
+    }
+
+    #[test]
+    fn a_bad_pattern_names_the_cause() {
+        let error = Regex::compile(b"(", false, Span::default()).unwrap_err();
+        assert!(error.message.starts_with("pcre2_compile() failed: "), "{}", error.message);
+    }
+}

@@ -1,0 +1,485 @@
+//! Variables and templates (`$remote_addr`, `"$host:$server_port"`), the same for HTTP and stream.
+//!
+//! A variable is looked up by name once, while the configuration loads, and by number ever after.
+//! Values that cost something, or that must not change during a request (`map`, `geo`, `set`), live
+//! in the scope's [`Store`]; all others are written straight into the caller's buffer.
+//! Answers nginx's `ngx_http_variables.c` and `ngx_http_script.c`.
+//!
+//! Invariant: no variable is defined here, only the means; each module brings its own.
+
+use std::{
+    cell::{Ref, RefCell},
+    collections::HashMap,
+    sync::Arc,
+};
+
+use forebay_conf::{Error, Span};
+
+/// What a variable is read from: an HTTP request, a stream session.
+pub trait Scope: Sized + 'static {
+    /// The registry of the configuration that this scope runs under.
+    fn registry(&self) -> &Registry<Self>;
+    /// The values that this scope keeps.
+    fn store(&self) -> &Store;
+}
+
+/// The number of a variable within one configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VarId(u32);
+
+/// Writes a variable's value at the end of the buffer; `false` (nothing written): not found.
+pub type Read<S> = fn(&S, &mut Vec<u8>) -> bool;
+/// The same for a family such as `$http_NAME`; the second argument is the part after the prefix.
+pub type ReadPrefixed<S> = fn(&S, &[u8], &mut Vec<u8>) -> bool;
+/// Changes what a built-in variable stands for (`set $args …`).
+pub type Assign<S> = fn(&mut S, &[u8]);
+/// A value computed by configuration: `map`, `geo`, `split_clients`.
+pub type Compute<S> = Arc<dyn Fn(&S, &mut Vec<u8>) -> bool + Send + Sync>;
+
+enum Source<S> {
+    /// Mentioned, not defined yet: `map` may stand below its first use.
+    Unknown,
+    Read {
+        read: Read<S>,
+        assign: Option<Assign<S>>,
+    },
+    Prefixed {
+        read: ReadPrefixed<S>,
+        suffix: Box<[u8]>,
+    },
+    Computed {
+        compute: Compute<S>,
+        volatile: bool,
+    },
+    /// `set` and named captures: whatever the store holds.
+    Stored,
+}
+
+struct Def<S> {
+    name: Box<str>,
+    source: Source<S>,
+    first_use: Option<Span>,
+}
+
+/// All variables of one configuration.
+pub struct Registry<S: 'static> {
+    defs: Vec<Def<S>>,
+    by_name: HashMap<Box<str>, VarId>,
+    prefixes: Vec<(&'static str, ReadPrefixed<S>)>,
+}
+
+impl<S> Default for Registry<S> {
+    fn default() -> Self {
+        Registry { defs: Vec::new(), by_name: HashMap::new(), prefixes: Vec::new() }
+    }
+}
+
+impl<S: Scope> Registry<S> {
+    /// Declares a built-in variable, without the `$`.
+    pub fn builtin(&mut self, name: &'static str, read: Read<S>) {
+        let id = self.intern(name);
+        self.def(id).source = Source::Read { read, assign: None };
+    }
+
+    /// Declares a built-in variable that `set` may change (`$args`, `$limit_rate`).
+    pub fn assignable(&mut self, name: &'static str, read: Read<S>, assign: Assign<S>) {
+        let id = self.intern(name);
+        self.def(id).source = Source::Read { read, assign: Some(assign) };
+    }
+
+    /// Declares a family: every name that begins with `prefix` (`http_`, `arg_`).
+    pub fn prefixed(&mut self, prefix: &'static str, read: ReadPrefixed<S>) {
+        self.prefixes.push((prefix, read));
+    }
+
+    /// Defines a computed variable; a volatile one is computed anew at each use.
+    ///
+    /// Errors: nginx's `the duplicate "x" variable` when the name is a built-in's.
+    pub fn computed(
+        &mut self,
+        name: &str,
+        span: Span,
+        volatile: bool,
+        compute: Compute<S>,
+    ) -> Result<VarId, Error> {
+        let id = self.changeable(name, span)?;
+        self.def(id).source = Source::Computed { compute, volatile };
+        Ok(id)
+    }
+
+    /// Defines a variable that the store alone holds (`set $x`, `(?<x>…)`), or finds the one there is.
+    ///
+    /// Errors: nginx's `the duplicate "x" variable` when the name is a built-in's that cannot be set.
+    pub fn stored(&mut self, name: &str, span: Span) -> Result<VarId, Error> {
+        let id = self.changeable(name, span)?;
+        let def = self.def(id);
+        if matches!(def.source, Source::Unknown) {
+            def.source = Source::Stored;
+        }
+        Ok(id)
+    }
+
+    fn changeable(&mut self, name: &str, span: Span) -> Result<VarId, Error> {
+        let id = self.lookup(name);
+        match self.defs[id.0 as usize].source {
+            Source::Read { assign: None, .. } | Source::Prefixed { .. } => {
+                Err(Error::emerg(span, format!("the duplicate \"{name}\" variable")))
+            }
+            _ => Ok(id),
+        }
+    }
+
+    /// The number of a variable that is used at `span`, which need not be defined yet.
+    pub fn used(&mut self, name: &str, span: Span) -> VarId {
+        let id = self.lookup(name);
+        self.def(id).first_use.get_or_insert(span);
+        id
+    }
+
+    fn lookup(&mut self, name: &str) -> VarId {
+        if let Some(&id) = self.by_name.get(name) {
+            return id;
+        }
+        let family = self.prefixes.iter().find(|(prefix, _)| name.starts_with(prefix)).copied();
+        let id = self.intern(name);
+        if let Some((prefix, read)) = family {
+            let suffix = name.as_bytes()[prefix.len()..].into();
+            self.def(id).source = Source::Prefixed { read, suffix };
+        }
+        id
+    }
+
+    fn intern(&mut self, name: &str) -> VarId {
+        if let Some(&id) = self.by_name.get(name) {
+            return id;
+        }
+        let id = VarId(u32::try_from(self.defs.len()).expect("fewer than 2^32 variables"));
+        self.defs.push(Def { name: name.into(), source: Source::Unknown, first_use: None });
+        self.by_name.insert(name.into(), id);
+        id
+    }
+
+    fn def(&mut self, id: VarId) -> &mut Def<S> {
+        &mut self.defs[id.0 as usize]
+    }
+
+    /// The errors of the variables that were used and never defined: `unknown "x" variable`.
+    pub fn undefined(&self) -> Vec<Error> {
+        let unknown = self.defs.iter().filter(|def| matches!(def.source, Source::Unknown));
+        unknown
+            .filter_map(|def| {
+                let span = def.first_use?;
+                Some(Error::emerg(span, format!("unknown \"{}\" variable", def.name)))
+            })
+            .collect()
+    }
+
+    /// A variable's name, without the `$`.
+    pub fn name(&self, id: VarId) -> &str {
+        &self.defs[id.0 as usize].name
+    }
+
+    /// The variable of that name, if the configuration mentions or defines it.
+    pub fn find(&self, name: &str) -> Option<VarId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// How many variables there are: the size of a [`Store`].
+    pub fn len(&self) -> usize {
+        self.defs.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.defs.is_empty()
+    }
+}
+
+/// Writes the value of a variable at the end of `out`; `false`: not found, nothing written.
+pub fn read<S: Scope>(scope: &S, id: VarId, out: &mut Vec<u8>) -> bool {
+    let def = &scope.registry().defs[id.0 as usize];
+    match &def.source {
+        Source::Read { read, .. } => read(scope, out),
+        Source::Prefixed { read, suffix } => read(scope, suffix, out),
+        Source::Unknown => false,
+        Source::Stored => matches!(scope.store().copy(id, out), Kept::Found),
+        Source::Computed { compute, volatile: true } => compute(scope, out),
+        Source::Computed { compute, volatile: false } => match scope.store().copy(id, out) {
+            Kept::Found => true,
+            Kept::Absent => false,
+            Kept::Unset => {
+                let start = out.len();
+                let found = compute(scope, out);
+                scope.store().keep(id, found.then(|| &out[start..]));
+                found
+            }
+        },
+    }
+}
+
+/// Gives a variable a value, as `set` and named captures do.
+pub fn assign<S: Scope>(scope: &mut S, id: VarId, value: &[u8]) {
+    let assign = match scope.registry().defs[id.0 as usize].source {
+        Source::Read { assign, .. } => assign,
+        _ => None,
+    };
+    match assign {
+        Some(assign) => assign(scope, value),
+        None => scope.store().keep(id, Some(value)),
+    }
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Slot {
+    #[default]
+    Unset,
+    Absent,
+    At(u32, u32),
+}
+
+enum Kept {
+    Unset,
+    Absent,
+    Found,
+}
+
+/// The values that one scope keeps, and the captures of its last regular expression.
+/// Its memory is kept when it is cleared, so a warm scope allocates nothing.
+#[derive(Default)]
+pub struct Store {
+    inner: RefCell<Values>,
+    captures: RefCell<Captures>,
+}
+
+#[derive(Default)]
+struct Values {
+    slots: Vec<Slot>,
+    bytes: Vec<u8>,
+}
+
+/// `$1` to `$9` and the text that they were found in.
+#[derive(Default, Clone)]
+pub struct Captures {
+    subject: Vec<u8>,
+    spans: Vec<Option<(u32, u32)>>,
+}
+
+impl Captures {
+    /// Replaces what was captured; group 0 is the whole match.
+    pub fn set(&mut self, subject: &[u8], groups: impl Iterator<Item = Option<(usize, usize)>>) {
+        self.subject.clear();
+        self.subject.extend_from_slice(subject);
+        self.spans.clear();
+        self.spans.extend(groups.map(|group| group.map(|(a, b)| (a as u32, b as u32))));
+    }
+
+    /// The text of group `n`, if it took part in the match.
+    pub fn group(&self, n: usize) -> Option<&[u8]> {
+        let (start, end) = self.spans.get(n).copied().flatten()?;
+        self.subject.get(start as usize..end as usize)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.subject.clear();
+        self.spans.clear();
+    }
+}
+
+impl Store {
+    /// Makes it ready for a new scope of a configuration with that many variables.
+    pub fn reset(&mut self, variables: usize) {
+        let values = self.inner.get_mut();
+        values.bytes.clear();
+        values.slots.clear();
+        values.slots.resize(variables, Slot::Unset);
+        self.captures.get_mut().clear();
+    }
+
+    /// Takes over all values of another store of the same configuration (subrequests).
+    pub fn copy_from(&mut self, other: &Store) {
+        let from = other.inner.borrow();
+        let to = self.inner.get_mut();
+        to.slots.clone_from(&from.slots);
+        to.bytes.clone_from(&from.bytes);
+        self.captures.get_mut().clone_from(&other.captures.borrow());
+    }
+
+    fn copy(&self, id: VarId, out: &mut Vec<u8>) -> Kept {
+        let values = self.inner.borrow();
+        match values.slots.get(id.0 as usize).copied().unwrap_or_default() {
+            Slot::Unset => Kept::Unset,
+            Slot::Absent => Kept::Absent,
+            Slot::At(start, end) => {
+                out.extend_from_slice(&values.bytes[start as usize..end as usize]);
+                Kept::Found
+            }
+        }
+    }
+
+    /// Keeps a value, or the knowledge that there is none.
+    pub fn keep(&self, id: VarId, value: Option<&[u8]>) {
+        let mut values = self.inner.borrow_mut();
+        let index = id.0 as usize;
+        if values.slots.len() <= index {
+            values.slots.resize(index + 1, Slot::Unset);
+        }
+        values.slots[index] = match value {
+            None => Slot::Absent,
+            Some(value) => {
+                let start = values.bytes.len();
+                values.bytes.extend_from_slice(value);
+                Slot::At(start as u32, values.bytes.len() as u32)
+            }
+        };
+    }
+
+    /// The captures of the last match, to read.
+    pub fn captures(&self) -> Ref<'_, Captures> {
+        self.captures.borrow()
+    }
+
+    /// The captures, to replace.
+    pub fn captures_mut(&self) -> std::cell::RefMut<'_, Captures> {
+        self.captures.borrow_mut()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    Text(Box<[u8]>),
+    Var(VarId),
+    Capture(u8),
+}
+
+/// A parameter with variables in it, compiled (nginx's "complex value").
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Template {
+    parts: Box<[Part]>,
+}
+
+impl Template {
+    /// A template that is just this text.
+    pub fn text(text: &[u8]) -> Template {
+        Template { parts: Box::new([Part::Text(text.into())]) }
+    }
+
+    /// Compiles `$name`, `${name}` and `$1`…`$9`.
+    ///
+    /// Errors: nginx's `invalid variable name` and
+    /// `the closing bracket in "x" variable is missing`.
+    pub fn parse<S: Scope>(
+        source: &[u8],
+        span: Span,
+        registry: &mut Registry<S>,
+    ) -> Result<Template, Error> {
+        let mut parts = Vec::new();
+        let mut rest = source;
+        while let Some(at) = memchr::memchr(b'$', rest) {
+            if at > 0 {
+                parts.push(Part::Text(rest[..at].into()));
+            }
+            let (part, after) = Self::variable(&rest[at + 1..], span, registry)?;
+            parts.push(part);
+            rest = after;
+        }
+        if !rest.is_empty() {
+            parts.push(Part::Text(rest.into()));
+        }
+        Ok(Template { parts: parts.into() })
+    }
+
+    fn variable<'a, S: Scope>(
+        rest: &'a [u8],
+        span: Span,
+        registry: &mut Registry<S>,
+    ) -> Result<(Part, &'a [u8]), Error> {
+        if let Some(digit @ b'1'..=b'9') = rest.first() {
+            return Ok((Part::Capture(digit - b'0'), &rest[1..]));
+        }
+        let braced = rest.first() == Some(&b'{');
+        let body = if braced { &rest[1..] } else { rest };
+        let is_name = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
+        let len = body.iter().take_while(|b| is_name(b)).count();
+        let name = std::str::from_utf8(&body[..len]).unwrap_or_default();
+        let mut after = &body[len..];
+        if braced {
+            if after.first() != Some(&b'}') {
+                let text = format!("the closing bracket in \"{name}\" variable is missing");
+                return Err(Error::emerg(span, text));
+            }
+            after = &after[1..];
+        }
+        if len == 0 {
+            return Err(Error::emerg(span, "invalid variable name".to_owned()));
+        }
+        if let (true, [digit @ b'1'..=b'9']) = (braced, name.as_bytes()) {
+            return Ok((Part::Capture(digit - b'0'), after));
+        }
+        Ok((Part::Var(registry.used(name, span)), after))
+    }
+
+    /// Writes the value at the end of `out`; what is not found is empty.
+    pub fn write<S: Scope>(&self, scope: &S, out: &mut Vec<u8>) {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text),
+                Part::Var(id) => {
+                    read(scope, *id, out);
+                }
+                Part::Capture(n) => {
+                    let captures = scope.store().captures();
+                    out.extend_from_slice(captures.group(usize::from(*n)).unwrap_or_default());
+                }
+            }
+        }
+    }
+
+    /// The value as a new vector.
+    pub fn value<S: Scope>(&self, scope: &S) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.write(scope, &mut out);
+        out
+    }
+
+    /// The text, if it holds no variable.
+    pub fn as_text(&self) -> Option<&[u8]> {
+        match &*self.parts {
+            [] => Some(b""),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whether positional captures (`$1`) are used.
+    pub fn uses_captures(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Capture(_)))
+    }
+
+    /// The variable, if the template is just one (`if=$loggable`, `access_log $path`).
+    pub fn as_variable(&self) -> Option<VarId> {
+        match &*self.parts {
+            [Part::Var(id)] => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// The parts one by one: what a log format escapes and what it does not.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        self.parts.iter().map(|part| match part {
+            Part::Text(text) => Piece::Text(text),
+            Part::Var(id) => Piece::Var(*id),
+            Part::Capture(n) => Piece::Capture(*n),
+        })
+    }
+}
+
+/// A part of a [`Template`], to look at.
+pub enum Piece<'a> {
+    /// Plain text.
+    Text(&'a [u8]),
+    /// A variable.
+    Var(VarId),
+    /// `$1` to `$9`.
+    Capture(u8),
+}
