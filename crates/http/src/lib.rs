@@ -1,1 +1,31 @@
-//! See `Cargo.toml` for what this crate is.
+//! The HTTP server: from a `http` block to responses.
+//!
+//! `load` compiles the configuration to a `plan`; `accept` runs a worker thread; `h1` speaks the
+//! protocol; `engine` walks a request through its plan; `modules` are what it meets on the way.
+
+#![forbid(unsafe_code)]
+
+pub mod accept;
+pub mod body;
+pub mod body_in;
+pub mod client;
+pub mod core;
+mod engine;
+mod error_log;
+pub mod files;
+mod h1;
+pub mod handler;
+pub mod load;
+pub mod module;
+pub mod modules;
+pub mod names;
+pub mod plan;
+pub mod request;
+pub mod response;
+pub mod special;
+mod tree;
+pub mod worker;
+
+pub use accept::{Command, run};
+pub use engine::subrequest;
+pub use load::load;

@@ -1,0 +1,280 @@
+//! One worker thread: accepts connections, serves them, and obeys the process.
+//!
+//! Answers nginx's `ngx_event_accept.c` and the worker half of `ngx_process_cycle.c`.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    io,
+    os::fd::OwnedFd,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use forebay_rt::{
+    clock,
+    listen::Addr,
+    timer,
+    transport::{Socket, Transport},
+};
+use forebay_session::log::Severity;
+use tokio::{
+    net::{TcpListener, UnixListener},
+    sync::mpsc::UnboundedReceiver,
+    task::{AbortHandle, spawn_local},
+};
+
+use crate::{
+    h1,
+    plan::Plan,
+    request::{Connection, Peer},
+    worker::{Counters, Listening, Shared, Worker},
+};
+
+/// How long accepting pauses when descriptors or memory run out (nginx's `accept_mutex_delay`).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// What the process tells its threads.
+pub enum Command {
+    /// Run under this plan from now on. The sockets are this thread's, by address; addresses that
+    /// are not among them and not in the plan are no longer accepted on.
+    Reload {
+        /// The plan.
+        plan: Arc<Plan>,
+        /// Sockets for the addresses that are new.
+        sockets: Vec<(Addr, OwnedFd)>,
+    },
+    /// Stop accepting, close idle connections, end when the last one is done.
+    Quit,
+}
+
+struct Accepting {
+    listening: Rc<Listening>,
+    task: AbortHandle,
+}
+
+/// A thread's state, shared by its tasks.
+struct Thread {
+    worker: Rc<Worker>,
+    accepting: RefCell<HashMap<Addr, Accepting>>,
+    open: Cell<usize>,
+    ended: tokio::sync::Notify,
+}
+
+/// Runs a worker thread until it is told to quit and its last connection has ended, or the channel of
+/// commands closes (a fast stop).
+pub async fn run(
+    index: usize,
+    shared: Arc<Shared>,
+    plan: Arc<Plan>,
+    sockets: Vec<(Addr, OwnedFd)>,
+    mut commands: UnboundedReceiver<Command>,
+) {
+    spawn_local(timer::run());
+    let thread = Rc::new(Thread {
+        worker: Rc::new(Worker::new(index, shared, plan)),
+        accepting: RefCell::default(),
+        open: Cell::new(0),
+        ended: tokio::sync::Notify::new(),
+    });
+    thread.listen(sockets);
+    loop {
+        match commands.recv().await {
+            Some(Command::Reload { plan, sockets }) => {
+                thread.worker.swap(plan);
+                thread.relisten(sockets);
+            }
+            Some(Command::Quit) => break,
+            None => return,
+        }
+    }
+    thread.quit(&mut commands).await;
+}
+
+impl Thread {
+    fn listen(self: &Rc<Self>, sockets: Vec<(Addr, OwnedFd)>) {
+        let plan = self.worker.plan();
+        for (addr, socket) in sockets {
+            let index = plan.listeners.iter().position(|listener| listener.addr == addr);
+            let Some(index) = index else { continue };
+            let listening =
+                Rc::new(Listening { addr: addr.clone(), index: Cell::new(Some(index)) });
+            let task = spawn_local(accept_on(self.clone(), listening.clone(), socket));
+            let accepting = Accepting { listening, task: task.abort_handle() };
+            self.accepting.borrow_mut().insert(addr, accepting);
+        }
+    }
+
+    fn relisten(self: &Rc<Self>, sockets: Vec<(Addr, OwnedFd)>) {
+        let plan = self.worker.plan();
+        self.accepting.borrow_mut().retain(|addr, accepting| {
+            let index = plan.listeners.iter().position(|listener| listener.addr == *addr);
+            accepting.listening.index.set(index);
+            if index.is_none() {
+                accepting.task.abort();
+            }
+            index.is_some()
+        });
+        let new = sockets.into_iter();
+        let new = new.filter(|(addr, _)| !self.accepting.borrow().contains_key(addr)).collect();
+        self.listen(new);
+    }
+
+    async fn quit(self: Rc<Self>, commands: &mut UnboundedReceiver<Command>) {
+        self.worker.quitting.set(true);
+        for (_, accepting) in self.accepting.borrow_mut().drain() {
+            accepting.task.abort();
+        }
+        // A request that is on its way on a kept connection is answered; see keepalive_min_timeout.
+        let plan = self.worker.plan();
+        let min_idle_ms = plan.location(Default::default()).core.keepalive_min_timeout_ms;
+        while self.open.get() > 0 {
+            timer::close_idle(min_idle_ms);
+            tokio::select! {
+                () = self.ended.notified() => {}
+                () = tokio::time::sleep(Duration::from_millis(50)) => {}
+                command = commands.recv() => if command.is_none() { return },
+            }
+        }
+    }
+
+    /// Room for one more connection: the ones idle longest go first.
+    fn make_room(&self) {
+        let max = self.worker.shared.max_connections;
+        if self.open.get() < max {
+            return;
+        }
+        // nginx frees up to 32 at once (ngx_drain_connections), so that not every accept has to.
+        let shed = timer::shed_idle((max / 8).clamp(1, 32));
+        let counters = self.worker.counters();
+        for _ in 0..shed {
+            Counters::up(&counters.shed);
+        }
+        if shed == 0 {
+            self.error_log(
+                Severity::Alert,
+                format_args!("{max} worker_connections are not enough"),
+            );
+        }
+    }
+
+    fn error_log(&self, severity: Severity, message: std::fmt::Arguments<'_>) {
+        self.worker.plan().location(Default::default()).error_log.write(severity, None, message);
+    }
+}
+
+enum Acceptor {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Acceptor {
+    fn new(addr: &Addr, socket: OwnedFd) -> io::Result<Acceptor> {
+        Ok(match addr {
+            Addr::Tcp(_) => Acceptor::Tcp(TcpListener::from_std(socket.into())?),
+            Addr::Unix(_) => Acceptor::Unix(UnixListener::from_std(socket.into())?),
+        })
+    }
+}
+
+async fn accept_on(thread: Rc<Thread>, listening: Rc<Listening>, socket: OwnedFd) {
+    let acceptor = match Acceptor::new(&listening.addr, socket) {
+        Ok(acceptor) => acceptor,
+        Err(error) => {
+            let addr = &listening.addr;
+            thread.error_log(Severity::Alert, format_args!("cannot accept on {addr}: {error}"));
+            return;
+        }
+    };
+    loop {
+        let accepted = match &acceptor {
+            Acceptor::Tcp(listener) => listener.accept().await.map(|(stream, remote)| {
+                let local = local_addr(&stream, &listening.addr);
+                start(&thread, &listening, Socket(stream), Peer::Inet(remote), local);
+            }),
+            Acceptor::Unix(listener) => listener.accept().await.map(|(stream, _)| {
+                start(&thread, &listening, Socket(stream), Peer::Unix, Peer::Unix);
+            }),
+        };
+        if let Err(error) = accepted {
+            pause(&thread, &error).await;
+        }
+    }
+}
+
+fn local_addr(stream: &tokio::net::TcpStream, listening: &Addr) -> Peer {
+    match listening {
+        Addr::Tcp(addr) if !addr.ip().is_unspecified() => Peer::Inet(*addr),
+        _ => stream.local_addr().map_or(Peer::Unix, Peer::Inet),
+    }
+}
+
+/// After a failed accept. Running out of descriptors is no reason to spin.
+async fn pause(thread: &Thread, error: &io::Error) {
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    const ENOBUFS: i32 = 105;
+    const ENOMEM: i32 = 12;
+    let cause = forebay_conf::error::errno_text(error);
+    match error.raw_os_error() {
+        Some(EMFILE | ENFILE | ENOBUFS | ENOMEM) => {
+            thread.error_log(Severity::Crit, format_args!("accept4() failed ({cause})"));
+            timer::shed_idle(32);
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+        // The client was gone before it was accepted.
+        _ => thread.error_log(Severity::Info, format_args!("accept4() failed ({cause})")),
+    }
+}
+
+/// Counts a connection as open for as long as its task lives, however it ends.
+struct Open(Rc<Thread>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get() - 1);
+        Counters::down(&self.0.worker.counters().active);
+        if self.0.worker.quitting.get() {
+            self.0.ended.notify_one();
+        }
+        if std::thread::panicking() {
+            Counters::up(&self.0.worker.counters().panics);
+        }
+    }
+}
+
+fn start<T: Transport>(
+    thread: &Rc<Thread>,
+    listening: &Rc<Listening>,
+    io: T,
+    remote: Peer,
+    local: Peer,
+) {
+    let worker = &thread.worker;
+    let counters = worker.counters();
+    Counters::up(&counters.accepted);
+    thread.make_room();
+    // Those that were shed go a moment later; a few more than the limit are open until then.
+    if thread.open.get() >= worker.shared.max_connections + 32 {
+        return;
+    }
+    Counters::up(&counters.handled);
+    Counters::up(&counters.active);
+    thread.open.set(thread.open.get() + 1);
+    let open = Open(thread.clone());
+    let connection = Rc::new(Connection {
+        number: worker.next_connection(),
+        remote,
+        local,
+        requests: Cell::new(0),
+        started_ms: clock::now_ms(),
+        proxied: None,
+        worker: worker.clone(),
+    });
+    let listening = listening.clone();
+    spawn_local(async move {
+        let _open = open;
+        h1::serve(io, connection, listening, Vec::new()).await;
+    });
+}

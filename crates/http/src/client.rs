@@ -1,0 +1,56 @@
+//! The client's side of a request, as handlers see it: whatever the protocol that it came by.
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+/// Why the rest of a request body will not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyError {
+    /// The client closed the connection or reset the stream.
+    Gone,
+    /// Nothing came for `client_body_timeout`: answered with 408.
+    TimedOut,
+    /// It is longer than `client_max_body_size`: answered with 413.
+    TooLarge,
+    /// Its framing is broken: answered with 400.
+    Malformed,
+}
+
+impl BodyError {
+    /// The status that the request ends with; 499 when nobody is left to read it.
+    pub fn status(self) -> u16 {
+        match self {
+            BodyError::Gone => 499,
+            BodyError::TimedOut => 408,
+            BodyError::TooLarge => 413,
+            BodyError::Malformed => 400,
+        }
+    }
+}
+
+/// What a handler may ask of the client.
+pub trait Client {
+    /// The next piece of the request body; `None` at its end. The first call answers
+    /// `Expect: 100-continue`. Pieces are counted against `limit` bytes in all (0: no limit).
+    fn poll_body(
+        &mut self,
+        limit: u64,
+        timeout_ms: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, BodyError>>;
+}
+
+/// The client of a subrequest: there is nobody to ask.
+pub struct Nobody;
+
+impl Client for Nobody {
+    fn poll_body(
+        &mut self,
+        _limit: u64,
+        _timeout_ms: u64,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, BodyError>> {
+        Poll::Ready(Ok(None))
+    }
+}

@@ -1,0 +1,198 @@
+//! `listen`: an address and the options of its sockets.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
+    path::PathBuf,
+};
+
+use forebay_conf::{Arg, Error, Node, Span, value};
+use forebay_rt::listen::{Addr, Keepalive, Options};
+
+/// One `listen` directive of a server.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// Where.
+    pub addr: Addr,
+    /// How.
+    pub options: Options,
+    /// Whether any socket option was given: only one `listen` of an address may.
+    pub options_set: bool,
+    /// `default_server`.
+    pub default_server: bool,
+    /// `proxy_protocol`.
+    pub proxy_protocol: bool,
+    /// Where it stands.
+    pub span: Span,
+}
+
+impl Listen {
+    /// What holds for a server without `listen`: `*:80`, or `*:8000` without the privilege.
+    pub fn default_for(span: Span, privileged: bool) -> Listen {
+        let port = if privileged { 80 } else { 8000 };
+        let addr = Addr::Tcp(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+        Listen::plain(addr, span)
+    }
+
+    fn plain(addr: Addr, span: Span) -> Listen {
+        let options = Options { ipv6only: true, ..Options::default() };
+        Listen {
+            addr,
+            options,
+            options_set: false,
+            default_server: false,
+            proxy_protocol: false,
+            span,
+        }
+    }
+
+    /// Reads the directive; a name may stand for several addresses.
+    ///
+    /// Errors: nginx's `invalid parameter "x"`, `host not found in "x" of the "listen" directive` …
+    pub fn parse(node: &Node) -> Result<Vec<Listen>, Error> {
+        let address = &node.args[0];
+        let mut listen = Listen::plain(Addr::Unix(PathBuf::new()), node.span);
+        for arg in &node.args[1..] {
+            listen.parameter(arg)?;
+        }
+        let addrs = addresses(address)?;
+        if addrs.iter().any(|addr| matches!(addr, Addr::Unix(_))) && listen.options.reuseport {
+            let text = "\"reuseport\" is not supported on unix sockets".to_owned();
+            return Err(Error::emerg(node.span, text));
+        }
+        Ok(addrs.into_iter().map(|addr| Listen { addr, ..listen.clone() }).collect())
+    }
+
+    fn parameter(&mut self, arg: &Arg) -> Result<(), Error> {
+        let text = String::from_utf8_lossy(&arg.value).into_owned();
+        let invalid =
+            |what: &str, value: &str| Error::emerg(arg.span, format!("invalid {what} \"{value}\""));
+        let (name, value) = text.split_once('=').unwrap_or((&text, ""));
+        let options = &mut self.options;
+        let mut socket_option = true;
+        match (name, value) {
+            ("default_server" | "default", "") => {
+                self.default_server = true;
+                socket_option = false;
+            }
+            ("proxy_protocol", "") => {
+                self.proxy_protocol = true;
+                socket_option = false;
+            }
+            ("bind", "") => {}
+            ("reuseport", "") => options.reuseport = true,
+            ("deferred", "") => options.deferred = true,
+            ("fastopen", n) => {
+                options.fastopen = Some(n.parse().map_err(|_| invalid("fastopen", n))?);
+            }
+            ("backlog", n) => {
+                let backlog: i32 = n.parse().map_err(|_| invalid("backlog", n))?;
+                if backlog == 0 {
+                    return Err(invalid("backlog", n));
+                }
+                options.backlog = Some(backlog);
+            }
+            ("rcvbuf", n) => {
+                let size = value::size(n.as_bytes()).ok_or_else(|| invalid("rcvbuf", n))?;
+                options.rcvbuf = Some(size as usize);
+            }
+            ("sndbuf", n) => {
+                let size = value::size(n.as_bytes()).ok_or_else(|| invalid("sndbuf", n))?;
+                options.sndbuf = Some(size as usize);
+            }
+            ("ipv6only", "on") => options.ipv6only = true,
+            ("ipv6only", "off") => options.ipv6only = false,
+            ("ipv6only", other) => {
+                return Err(Error::emerg(arg.span, format!("invalid ipv6only flags \"{other}\"")));
+            }
+            ("so_keepalive", value) => {
+                options.so_keepalive =
+                    so_keepalive(value).ok_or_else(|| invalid("so_keepalive value:", value))?;
+            }
+            ("setfib", _) | ("accept_filter", _) => {
+                let text = format!("{name} \"{value}\" is not supported on this platform, ignored");
+                return Err(Error::emerg(arg.span, text));
+            }
+            ("ssl" | "http2" | "quic" | "multipath", "") => {
+                let text = format!("the \"{name}\" parameter is not supported yet");
+                return Err(Error::emerg(arg.span, text));
+            }
+            _ => return Err(invalid("parameter", &text)),
+        }
+        self.options_set |= socket_option;
+        Ok(())
+    }
+}
+
+fn so_keepalive(value: &str) -> Option<Keepalive> {
+    match value {
+        "on" => return Some(Keepalive::On),
+        "off" => return Some(Keepalive::Off),
+        _ => {}
+    }
+    let mut parts = value.split(':');
+    let mut seconds = || -> Option<Option<u32>> {
+        match parts.next()? {
+            "" => Some(None),
+            text => Some(Some(u32::try_from(value::sec(text.as_bytes())?).ok()?)),
+        }
+    };
+    let (idle, intvl) = (seconds()?, seconds()?);
+    let cnt = match parts.next()? {
+        "" => None,
+        text => Some(text.parse().ok()?),
+    };
+    let empty = idle.is_none() && intvl.is_none() && cnt.is_none();
+    (parts.next().is_none() && !empty).then_some(Keepalive::Params { idle, intvl, cnt })
+}
+
+/// The addresses that the first parameter of `listen` stands for.
+fn addresses(arg: &Arg) -> Result<Vec<Addr>, Error> {
+    let text = arg.text()?;
+    let fail = |what: &str| {
+        let text = format!("{what} in \"{text}\" of the \"listen\" directive");
+        Error::emerg(arg.span, text)
+    };
+    if let Some(path) = text.strip_prefix("unix:") {
+        if path.is_empty() {
+            return Err(fail("no path"));
+        }
+        if path.len() > 107 {
+            return Err(fail("too long path"));
+        }
+        return Ok(vec![Addr::Unix(path.into())]);
+    }
+    if let Ok(port) = text.parse::<u16>() {
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+        return if port == 0 { Err(fail("invalid port")) } else { Ok(vec![Addr::Tcp(any)]) };
+    }
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or_else(|| fail("invalid host"))?;
+        let port = match rest {
+            "" => "80",
+            _ => rest.strip_prefix(':').ok_or_else(|| fail("invalid port"))?,
+        };
+        (host, port)
+    } else {
+        text.split_once(':').unwrap_or((text, "80"))
+    };
+    let port: u16 = match port.parse() {
+        Ok(port) if port > 0 => port,
+        _ => return Err(fail("invalid port")),
+    };
+    let at = |ip: IpAddr| Addr::Tcp(SocketAddr::new(ip, port));
+    if text.starts_with('[') {
+        let ip: Ipv6Addr = host.parse().map_err(|_| fail("invalid IPv6 address"))?;
+        return Ok(vec![at(ip.into())]);
+    }
+    match host {
+        "" => Err(fail("no host")),
+        "*" => Ok(vec![at(Ipv4Addr::UNSPECIFIED.into())]),
+        name => match name.parse::<Ipv4Addr>() {
+            Ok(ip) => Ok(vec![at(ip.into())]),
+            Err(_) => {
+                let found = (name, port).to_socket_addrs().map_err(|_| fail("host not found"))?;
+                Ok(found.map(|addr| at(addr.ip())).collect())
+            }
+        },
+    }
+}

@@ -1,0 +1,386 @@
+//! The way of a request through its plan: server rewrite, location, rewrite, preaccess, access,
+//! precontent, content, filters; and what happens instead when one of them says no.
+//!
+//! Answers nginx's `ngx_http_core_module.c` (the phase checkers) and `ngx_http_request.c`
+//! (`ngx_http_finalize_request`).
+//!
+//! Invariant: no module is named here.
+
+use std::{future::Future, pin::Pin};
+
+use forebay_session::log::Severity;
+use forebay_wire::h1::Method;
+
+use crate::{
+    client::{Client, Nobody},
+    core::{ErrorPage, Satisfy, Status},
+    handler::{Filtered, Flow, Handler},
+    plan::{LocId, Plan},
+    request::Request,
+    special, tree,
+};
+
+/// Where a walk through the phases begins.
+enum Entry {
+    /// The server rewrite phase.
+    Server,
+    /// The rewrite phase of this location.
+    Location(LocId),
+}
+
+/// What a walk ended with.
+enum End {
+    Done,
+    Deny(u16),
+    Again(Entry),
+}
+
+/// Statuses after which the connection is not used again: what follows on it may not be a request.
+const CLOSING: [u16; 8] = [400, 413, 414, 494, 495, 497, 500, 501];
+
+/// Works out the response: afterwards `r.response` is complete and filtered.
+pub async fn answer(r: &mut Request, client: &mut dyn Client) {
+    let plan = r.plan.clone();
+    let mut entry = Entry::Server;
+    loop {
+        let end = walk(&plan, r, client, entry).await;
+        let end = match end {
+            End::Done => filter(&plan, r),
+            other => other,
+        };
+        entry = match end {
+            End::Done => return,
+            End::Again(next) => next,
+            End::Deny(status) => match deny(&plan, r, status) {
+                Some(next) => next,
+                None => return,
+            },
+        };
+    }
+}
+
+/// Answers a request that never reached its location (a head that does not parse): the error pages
+/// are those of the server.
+pub async fn reject(r: &mut Request, client: &mut dyn Client, status: u16) {
+    let plan = r.plan.clone();
+    r.location = plan.server(r.server).location;
+    if let Some(entry) = deny(&plan, r, status) {
+        match walk(&plan, r, client, entry).await {
+            End::Done => drop(filter(&plan, r)),
+            End::Deny(status) => drop(deny(&plan, r, status)),
+            // A page that leads elsewhere again is not worth a broken request.
+            End::Again(_) => page(&plan, r, status),
+        }
+    }
+}
+
+/// Runs a subrequest to its response. Its body is to be pulled by whoever asked.
+pub fn subrequest<'a>(r: &'a mut Request) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+    Box::pin(async move {
+        r.subrequest = true;
+        r.internal = true;
+        answer(r, &mut Nobody).await;
+    })
+}
+
+async fn walk(plan: &Plan, r: &mut Request, client: &mut dyn Client, entry: Entry) -> End {
+    let mut entry = entry;
+    loop {
+        if let Entry::Server = entry {
+            r.location = plan.server(r.server).location;
+            for handler in &plan.location(r.location).rewrite {
+                match run(&**handler, r, client).await {
+                    // A changed URI is what the location is chosen by next.
+                    Flow::Decline | Flow::Allow | Flow::Redirect => {}
+                    other => return settle(other, r),
+                }
+            }
+            if let Err(status) = find_location(plan, r) {
+                return End::Deny(status);
+            }
+        } else if let Entry::Location(id) = entry {
+            r.location = id;
+        }
+        match rewrite(plan, r, client).await {
+            Ok(true) => {
+                if let Err(status) = find_location(plan, r) {
+                    return End::Deny(status);
+                }
+                entry = Entry::Location(r.location);
+                continue;
+            }
+            Ok(false) => {}
+            Err(end) => return end,
+        }
+        return content(plan, r, client).await;
+    }
+}
+
+/// The rewrite phase; whether the URI changed, so that the location is to be chosen anew.
+async fn rewrite(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Result<bool, End> {
+    let handlers = &plan.location(r.location).rewrite;
+    for handler in handlers {
+        match run(&**handler, r, client).await {
+            Flow::Decline | Flow::Allow => {}
+            Flow::Redirect => {
+                if !spend_cycle(r, "processing") {
+                    return Err(End::Deny(500));
+                }
+                return Ok(true);
+            }
+            other => return Err(settle(other, r)),
+        }
+    }
+    Ok(false)
+}
+
+async fn content(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> End {
+    for handler in &plan.location(r.location).preaccess {
+        match run(&**handler, r, client).await {
+            Flow::Decline | Flow::Allow => {}
+            other => return settle(other, r),
+        }
+    }
+    if !r.subrequest
+        && let Err(end) = access(plan, r, client).await
+    {
+        return end;
+    }
+    for handler in &plan.location(r.location).precontent {
+        match run(&**handler, r, client).await {
+            Flow::Decline => {}
+            other => return settle(other, r),
+        }
+    }
+    let location = plan.location(r.location);
+    let handlers = match &location.sole_content {
+        Some(sole) => std::slice::from_ref(sole),
+        None => &location.content[..],
+    };
+    for handler in handlers {
+        match run(&**handler, r, client).await {
+            Flow::Decline => {}
+            other => return settle(other, r),
+        }
+    }
+    no_content(r)
+}
+
+fn no_content(r: &mut Request) -> End {
+    if r.uri.last() == Some(&b'/') {
+        let path = crate::files::shown_path(r);
+        r.log_error(Severity::Error, format_args!("directory index of \"{path}\" is forbidden"));
+        return End::Deny(403);
+    }
+    r.log_error(Severity::Error, format_args!("no handler found"));
+    End::Deny(404)
+}
+
+async fn access(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Result<(), End> {
+    let location = plan.location(r.location);
+    let any = location.core.satisfy == Satisfy::Any;
+    let mut refused = None;
+    for handler in &location.access {
+        match run(&**handler, r, client).await {
+            Flow::Decline => {}
+            Flow::Allow if any => {
+                r.response.remove("WWW-Authenticate");
+                return Ok(());
+            }
+            Flow::Allow => {}
+            Flow::Deny(status @ (401 | 403)) if any => {
+                // nginx keeps the last refusal, but a request for credentials wins over "forbidden".
+                if status != 403 || refused.is_none() {
+                    refused = Some(status);
+                }
+            }
+            other => return Err(settle(other, r)),
+        }
+    }
+    let Some(status) = refused else { return Ok(()) };
+    if status == 403 {
+        r.log_error(Severity::Error, format_args!("access forbidden by rule"));
+    }
+    Err(End::Deny(status))
+}
+
+async fn run<'a>(
+    handler: &'a dyn Handler,
+    r: &'a mut Request,
+    client: &'a mut dyn Client,
+) -> Flow<'static> {
+    let mut flow = handler.handle(r, client);
+    loop {
+        flow = match flow {
+            Flow::Later(future) => future.await,
+            Flow::Decline => return Flow::Decline,
+            Flow::Allow => return Flow::Allow,
+            Flow::Deny(status) => return Flow::Deny(status),
+            Flow::Done => return Flow::Done,
+            Flow::Redirect => return Flow::Redirect,
+            Flow::Named(id) => return Flow::Named(id),
+        };
+    }
+}
+
+/// What a phase that only goes on or ends makes of a handler's word.
+fn settle(flow: Flow<'_>, r: &mut Request) -> End {
+    match flow {
+        Flow::Done => End::Done,
+        Flow::Deny(status) => End::Deny(status),
+        Flow::Redirect if spend_cycle(r, "internally redirecting to") => End::Again(Entry::Server),
+        Flow::Named(id) if spend_cycle(r, "internally redirecting to") => {
+            r.internal = true;
+            End::Again(Entry::Location(id))
+        }
+        _ => End::Deny(500),
+    }
+}
+
+/// nginx allows ten changes of the URI in one request.
+fn spend_cycle(r: &mut Request, doing: &str) -> bool {
+    r.cycles_left = r.cycles_left.saturating_sub(1);
+    if r.cycles_left > 0 {
+        return true;
+    }
+    let uri = String::from_utf8_lossy(&r.uri).into_owned();
+    r.log_error(
+        Severity::Error,
+        format_args!("rewrite or internal redirection cycle while {doing} \"{uri}\""),
+    );
+    false
+}
+
+fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
+    r.location = tree::locate(plan, r);
+    let location = plan.location(r.location);
+    if location.core.internal && !r.internal {
+        return Err(404);
+    }
+    if let Some((methods, other)) = &location.limit_except {
+        let method = r.input.text(r.input.head.method_span);
+        if !methods.iter().any(|allowed| **allowed == *method) {
+            r.location = *other;
+        }
+    }
+    let limit = plan.location(r.location).core.client_max_body_size;
+    let length = r.input.framing.body.length().unwrap_or(0);
+    if limit > 0 && length > limit && !r.subrequest && r.body.is_unread() {
+        r.log_error(
+            Severity::Error,
+            format_args!("client intended to send too large body: {length} bytes"),
+        );
+        return Err(413);
+    }
+    Ok(())
+}
+
+fn filter(plan: &Plan, r: &mut Request) -> End {
+    if r.error_status != 0 {
+        r.response.status = r.error_status;
+    }
+    for filter in &plan.location(r.location).filters {
+        match filter.filter(r) {
+            Filtered::Continue => {}
+            Filtered::Replace(status) => return End::Deny(status),
+        }
+    }
+    End::Done
+}
+
+/// Finishes the request with a status: by an error page, which is where to go on; or, with `None`, by
+/// the built-in page, filtered already.
+fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
+    if CLOSING.contains(&status) {
+        r.keep_alive = false;
+    }
+    r.error_status = status;
+    let core = &plan.location(r.location).core;
+    // nginx's `r->error_page`: an error within an error page shows the built-in one.
+    let may_redirect = !r.showing_error_page || core.recursive_error_pages;
+    if may_redirect && !r.subrequest && r.cycles_left > 0 {
+        let matching = core.error_pages.iter().find(|page| page.codes.contains(&status)).cloned();
+        if let Some(error_page) = matching {
+            match show(plan, r, &error_page) {
+                Shown::Elsewhere(entry) => return Some(entry),
+                Shown::Cycle => r.error_status = 500,
+                Shown::Complete => return None,
+            }
+        }
+    }
+    page(plan, r, r.error_status);
+    None
+}
+
+fn page(plan: &Plan, r: &mut Request, status: u16) {
+    if let (true, Some(location)) = (special::wants_refresh(r, status), r.response.location.clone())
+    {
+        special::refresh(r, &location);
+    } else {
+        special::respond(r, status);
+    }
+    // Filters may not turn one error into another: a page is not asked for by range or validator.
+    drop(filter(plan, r));
+}
+
+enum Shown {
+    /// The page is served from there.
+    Elsewhere(Entry),
+    /// The response is a redirect, complete.
+    Complete,
+    /// Too many pages led to each other.
+    Cycle,
+}
+
+/// Goes to an error page (`ngx_http_send_error_page`).
+fn show(plan: &Plan, r: &mut Request, page: &ErrorPage) -> Shown {
+    match page.status {
+        Status::Keep => {}
+        Status::Is(status) => r.error_status = status,
+        Status::OfPage => r.error_status = 0,
+    }
+    let target = page.uri.value(r);
+    match target.first() {
+        Some(b'/') => {
+            if !spend_cycle(r, "internally redirecting to") {
+                return Shown::Cycle;
+            }
+            if r.method != Method::Head {
+                r.method = Method::Get;
+            }
+            let (path, args) = match memchr::memchr(b'?', &target) {
+                Some(at) if page.uri.as_text().is_none() => (&target[..at], &target[at + 1..]),
+                _ => (&target[..], &page.args[..]),
+            };
+            r.set_target(path, args);
+            r.showing_error_page = true;
+            Shown::Elsewhere(Entry::Server)
+        }
+        Some(b'@') => match plan.server(r.server).named.get(&target[..]) {
+            Some(&id) if spend_cycle(r, "internally redirecting to") => {
+                r.internal = true;
+                r.showing_error_page = true;
+                Shown::Elsewhere(Entry::Location(id))
+            }
+            Some(_) => Shown::Cycle,
+            None => {
+                let name = String::from_utf8_lossy(&target).into_owned();
+                r.log_error(
+                    Severity::Error,
+                    format_args!("could not find named location \"{name}\""),
+                );
+                Shown::Cycle
+            }
+        },
+        _ => {
+            let status = match page.status {
+                Status::Is(status @ (301 | 302 | 303 | 307 | 308)) => status,
+                _ => 302,
+            };
+            r.error_status = status;
+            r.response.location = Some(target.into());
+            self::page(plan, r, status);
+            Shown::Complete
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Reads request bodies from an HTTP/1 connection: by length or chunked, never a byte too many
+//! (RFC 9112 §6).
+
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use forebay_rt::{pool, timer::Timer, transport::Transport};
+use forebay_wire::h1::{BodyLength, chunked::Decoder};
+
+use crate::client::{BodyError, Client};
+
+/// How much of the body is still to come.
+enum Left {
+    Nothing,
+    Bytes(u64),
+    Chunked(Decoder),
+    /// Nothing more can be read: the framing is lost.
+    Broken(BodyError),
+}
+
+/// The body of the request under way.
+pub struct BodyReader {
+    left: Left,
+    /// Bytes read beyond what has been handed out; what is left at the end is the next request.
+    pub ahead: Vec<u8>,
+    handed_out: u64,
+    /// Bytes of the body read from the wire, for `$request_length`.
+    pub wire_bytes: u64,
+    expects_continue: bool,
+}
+
+impl BodyReader {
+    /// For a body of that framing, of which `ahead` has been read already.
+    pub fn new(length: BodyLength, ahead: Vec<u8>, expects_continue: bool) -> BodyReader {
+        let left = match length {
+            BodyLength::None | BodyLength::Length(0) => Left::Nothing,
+            BodyLength::Length(length) => Left::Bytes(length),
+            BodyLength::Chunked => Left::Chunked(Decoder::default()),
+        };
+        BodyReader { left, ahead, handed_out: 0, wire_bytes: 0, expects_continue }
+    }
+
+    /// Whether the body has been read to its end.
+    pub fn finished(&self) -> bool {
+        matches!(self.left, Left::Nothing)
+    }
+
+    /// Whether nothing can be read any more.
+    pub fn broken(&self) -> bool {
+        matches!(self.left, Left::Broken(_))
+    }
+
+    /// Whether the client still waits for `100 Continue` before it sends anything.
+    pub fn awaits_continue(&self) -> bool {
+        self.expects_continue && self.wire_bytes == 0 && self.ahead.is_empty() && !self.finished()
+    }
+
+    /// Takes what it can from `ahead`; `None`: more bytes are needed.
+    fn next_piece(&mut self) -> Result<Option<Bytes>, BodyError> {
+        match &mut self.left {
+            Left::Nothing => Ok(None),
+            Left::Broken(error) => Err(*error),
+            Left::Bytes(left) => {
+                if self.ahead.is_empty() {
+                    return Ok(None);
+                }
+                let take = usize::try_from(*left).unwrap_or(usize::MAX).min(self.ahead.len());
+                let piece = Bytes::copy_from_slice(&self.ahead[..take]);
+                self.ahead.drain(..take);
+                *left -= take as u64;
+                self.wire_bytes += take as u64;
+                if *left == 0 {
+                    self.left = Left::Nothing;
+                }
+                Ok(Some(piece))
+            }
+            Left::Chunked(decoder) => {
+                let mut piece = Vec::new();
+                let mut consumed = 0;
+                let mut done = false;
+                while !done {
+                    let step = match decoder.decode(&self.ahead[consumed..]) {
+                        Ok(step) => step,
+                        Err(_) => {
+                            self.left = Left::Broken(BodyError::Malformed);
+                            return Err(BodyError::Malformed);
+                        }
+                    };
+                    let rest = &self.ahead[consumed..];
+                    piece.extend_from_slice(&rest[step.data.clone()]);
+                    consumed += step.consumed;
+                    done = step.done;
+                    if step.consumed == 0 {
+                        break;
+                    }
+                }
+                self.ahead.drain(..consumed);
+                self.wire_bytes += consumed as u64;
+                if done {
+                    self.left = Left::Nothing;
+                }
+                Ok((!piece.is_empty()).then(|| piece.into()))
+            }
+        }
+    }
+}
+
+/// The client of a request on an HTTP/1 connection.
+pub struct H1Client<'a, T> {
+    /// The connection.
+    pub io: &'a mut T,
+    /// Its timer.
+    pub timer: &'a Timer,
+    /// Its body.
+    pub body: &'a mut BodyReader,
+    /// What is left to write of `HTTP/1.1 100 Continue`.
+    pub interim: &'static [u8],
+    /// Whether the timer runs for the body.
+    pub armed: bool,
+}
+
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+impl<T: Transport> H1Client<'_, T> {
+    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        if self.body.awaits_continue() {
+            self.body.expects_continue = false;
+            self.interim = CONTINUE;
+        }
+        while !self.interim.is_empty() {
+            let slices = [std::io::IoSlice::new(self.interim)];
+            let written = ready!(self.io.poll_write(cx, &slices, false));
+            self.interim = &self.interim[written.map_err(|_| BodyError::Gone)?..];
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Fills `ahead`. For a body of known length, with no more than belongs to it.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        let mut buffer = pool::buffer();
+        let read = self.io.poll_read(cx, &mut buffer);
+        let result = match read {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(0) | Err(_)) => {
+                self.body.left = Left::Broken(BodyError::Gone);
+                Poll::Ready(Err(BodyError::Gone))
+            }
+            Poll::Ready(Ok(_)) => {
+                self.body.ahead.extend_from_slice(&buffer);
+                Poll::Ready(Ok(()))
+            }
+        };
+        pool::recycle(buffer);
+        result
+    }
+}
+
+impl<T: Transport> Client for H1Client<'_, T> {
+    fn poll_body(
+        &mut self,
+        limit: u64,
+        timeout_ms: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, BodyError>> {
+        loop {
+            if let Some(piece) = self.body.next_piece()? {
+                self.body.handed_out += piece.len() as u64;
+                if limit > 0 && self.body.handed_out > limit {
+                    self.body.left = Left::Broken(BodyError::TooLarge);
+                    return Poll::Ready(Err(BodyError::TooLarge));
+                }
+                self.timer.arm(timeout_ms);
+                return Poll::Ready(Ok(Some(piece)));
+            }
+            if self.body.finished() {
+                self.timer.disarm();
+                return Poll::Ready(Ok(None));
+            }
+            if !self.armed {
+                self.armed = true;
+                self.timer.arm(timeout_ms);
+            }
+            ready!(self.poll_interim(cx))?;
+            match self.poll_fill(cx) {
+                Poll::Ready(result) => {
+                    result?;
+                    self.timer.arm(timeout_ms);
+                }
+                Poll::Pending => {
+                    ready!(self.timer.poll_expired(cx));
+                    self.body.left = Left::Broken(BodyError::TimedOut);
+                    return Poll::Ready(Err(BodyError::TimedOut));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Writes response heads (`ngx_http_header_filter_module.c`).
+//!
+//! Hot path: no `format!`, no allocation.
+
+use std::cell::RefCell;
+
+use forebay_rt::clock;
+use forebay_wire::{
+    date,
+    h1::encode::{write_decimal, write_field, write_status_line},
+};
+
+use crate::{
+    plan::Plan,
+    request::{Peer, Request},
+    special,
+};
+
+/// How the body's end is found (RFC 9112 §6.3), and what becomes of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Framing {
+    /// Chunked; else by length, or by the end of the connection.
+    pub chunked: bool,
+    /// Whether the connection serves another request afterwards.
+    pub keep_alive: bool,
+    /// Whether no body follows, whatever the head says.
+    pub bodiless: bool,
+}
+
+thread_local! {
+    static DATE: RefCell<(u64, [u8; 29])> = const { RefCell::new((0, [0; 29])) };
+}
+
+/// Writes the `Date` value, made once a second.
+pub fn write_date(out: &mut Vec<u8>) {
+    let now = clock::wall_ms() / 1000;
+    DATE.with_borrow_mut(|(at, text)| {
+        if *at != now {
+            date::write_http_time(now as i64, text);
+            *at = now;
+        }
+        out.extend_from_slice(text);
+    });
+}
+
+/// Writes the head of `r.response`.
+pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
+    let response = &r.response;
+    let core = &plan.location(r.location).core;
+    write_status_line(out, response.status);
+    let server = special::server_name(r);
+    if !server.is_empty() {
+        write_field(out, b"Server", &server);
+    }
+    out.extend_from_slice(b"Date: ");
+    write_date(out);
+    out.extend_from_slice(b"\r\n");
+    if let Some(content_type) = &response.content_type {
+        write_content_type(out, content_type, response.charset.as_deref());
+    }
+    if let Some(length) = response.content_length
+        && !framing.chunked
+    {
+        out.extend_from_slice(b"Content-Length: ");
+        write_decimal(out, length);
+        out.extend_from_slice(b"\r\n");
+    }
+    if let Some(modified) = response.last_modified {
+        let mut text = [0; 29];
+        date::write_http_time(modified, &mut text);
+        write_field(out, b"Last-Modified", &text);
+    }
+    if let Some(location) = &response.location {
+        write_location(plan, r, location, out);
+    }
+    if framing.chunked {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if response.status == 101 {
+        out.extend_from_slice(b"Connection: upgrade\r\n");
+    } else if framing.keep_alive {
+        out.extend_from_slice(b"Connection: keep-alive\r\n");
+        if core.keepalive_header > 0 {
+            out.extend_from_slice(b"Keep-Alive: timeout=");
+            write_decimal(out, core.keepalive_header);
+            out.extend_from_slice(b"\r\n");
+        }
+    } else {
+        out.extend_from_slice(b"Connection: close\r\n");
+    }
+    if response.vary_accept_encoding {
+        out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+    }
+    for field in &response.fields {
+        write_field(out, &field.name, &field.value);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_content_type(out: &mut Vec<u8>, content_type: &[u8], charset: Option<&[u8]>) {
+    match charset {
+        None => write_field(out, b"Content-Type", content_type),
+        Some(charset) => {
+            out.extend_from_slice(b"Content-Type: ");
+            out.extend(content_type.iter().filter(|b| !matches!(b, b'\r' | b'\n' | 0)));
+            out.extend_from_slice(b"; charset=");
+            out.extend(charset.iter().filter(|b| !matches!(b, b'\r' | b'\n' | 0)));
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+/// A path is completed with scheme, host and port as `absolute_redirect`,
+/// `server_name_in_redirect` and `port_in_redirect` say.
+fn write_location(plan: &Plan, r: &Request, location: &[u8], out: &mut Vec<u8>) {
+    let core = &plan.location(r.location).core;
+    if location.first() != Some(&b'/') || !core.absolute_redirect {
+        write_field(out, b"Location", location);
+        return;
+    }
+    let mut url = b"http://".to_vec();
+    let local = &r.connection.local;
+    let host: &[u8] = if core.server_name_in_redirect { &r.server().name } else { &r.input.host };
+    if host.is_empty() {
+        url.extend_from_slice(local.host_text().as_bytes());
+    } else {
+        url.extend_from_slice(host);
+    }
+    let port = local.port();
+    if core.port_in_redirect && port != 0 && port != 80 {
+        url.push(b':');
+        write_decimal(&mut url, port.into());
+    }
+    url.extend_from_slice(location);
+    write_field(out, b"Location", &url);
+}
+
+impl Peer {
+    /// The address as it stands in a URL.
+    fn host_text(&self) -> String {
+        match self {
+            Peer::Inet(addr) if addr.is_ipv6() => format!("[{}]", addr.ip()),
+            other => other.to_string(),
+        }
+    }
+}

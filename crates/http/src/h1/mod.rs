@@ -1,0 +1,15 @@
+//! HTTP/1: one connection, request after request.
+//!
+//! Top down: `serve` waits, `exchange` reads a head, lets the engine answer, writes the response and
+//! decides about the next request. Waiting holds no buffer and no request: those come from the pools
+//! of the thread when bytes arrive.
+//!
+//! Answers nginx's `ngx_http_request.c`. RFC 9112.
+
+mod body;
+mod close;
+mod head;
+mod send;
+mod serve;
+
+pub use serve::serve;

@@ -1,0 +1,399 @@
+//! Sends a response: head and body leave together, what is ready leaves at once, and a slow client
+//! slows the source.
+//!
+//! Hot path: a body in memory is one system call with its head.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io::IoSlice,
+    os::fd::AsFd,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use forebay_rt::{clock, timer::Timer, transport::Transport};
+use forebay_wire::h1::encode::write_hex;
+
+use super::head::Framing;
+use crate::{
+    body::{Body, Chunk, FileSlice},
+    core::{Settings, SizeValue},
+    files,
+    request::Request,
+};
+
+/// Why a response could not be sent whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// The client closed or reset the connection.
+    Gone,
+    /// It took nothing for `send_timeout`.
+    TimedOut,
+    /// The body ended before its end; the client sees the connection close.
+    Truncated,
+}
+
+/// How much is gathered before a write: enough for the kernel to fill its packets.
+const GATHER_BYTES: u64 = 128 << 10;
+/// What sendfile answers for files that the kernel cannot send itself.
+const EINVAL: i32 = 22;
+/// How many slices one system call takes.
+const MAX_SLICES: usize = 32;
+
+/// Sends the head and `r.response.body`.
+pub async fn send<T: Transport>(
+    io: &mut T,
+    timer: &Timer,
+    r: &mut Request,
+    framing: Framing,
+    head: Vec<u8>,
+) -> Result<(), SendError> {
+    let timeout_ms = r.location().core.send_timeout_ms;
+    let body = if framing.bodiless { Body::Empty } else { std::mem::take(&mut r.response.body) };
+    let pace = Pace::of(r);
+    timer.disarm();
+    let in_memory = match &body {
+        Body::Empty => Some(Bytes::new()),
+        Body::Bytes(bytes) => Some(bytes.clone()),
+        Body::File(slice) => slice.in_memory(),
+        _ => None,
+    };
+    r.head_sent = head.len() as u64;
+    if let (Some(bytes), None, false) = (in_memory, &pace, framing.chunked) {
+        let result = send_pair(io, timer, timeout_ms, &head, &bytes, &mut r.bytes_sent).await;
+        forebay_rt::pool::recycle(head);
+        return result;
+    }
+    let core = &r.location().core;
+    let mut output = Output {
+        queue: VecDeque::from([Chunk::Bytes(head.into())]),
+        queued: 0,
+        body: Some(body),
+        chunked: framing.chunked,
+        trailers: trailers(r, framing),
+        sendfile: core.sendfile && io.sends_files(),
+        max_file_chunk: max_file_chunk(core),
+        read_bytes: core.output_buffers.1.max(4096),
+        pace,
+        sent: 0,
+        truncated: false,
+    };
+    let result = poll_fn(|cx| output.poll(io, timer, timeout_ms, cx)).await;
+    r.bytes_sent += output.sent;
+    r.head_sent = r.head_sent.min(r.bytes_sent);
+    result
+}
+
+async fn send_pair<T: Transport>(
+    io: &mut T,
+    timer: &Timer,
+    timeout_ms: u64,
+    head: &[u8],
+    body: &[u8],
+    sent: &mut u64,
+) -> Result<(), SendError> {
+    let mut at = 0;
+    poll_fn(|cx| {
+        while at < head.len() + body.len() {
+            let head_left = &head[at.min(head.len())..];
+            let body_left = &body[at.saturating_sub(head.len())..];
+            let slices = [IoSlice::new(head_left), IoSlice::new(body_left)];
+            let slices = match (head_left.is_empty(), body_left.is_empty()) {
+                (true, _) => &slices[1..],
+                (_, true) => &slices[..1],
+                _ => &slices[..],
+            };
+            match io.poll_write(cx, slices, false) {
+                Poll::Ready(Ok(written)) => {
+                    at += written;
+                    *sent += written as u64;
+                    if at < head.len() + body.len() {
+                        timer.arm(timeout_ms);
+                    }
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(SendError::Gone)),
+                Poll::Pending => {
+                    ready!(timer.poll_expired(cx));
+                    return Poll::Ready(Err(SendError::TimedOut));
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await
+}
+
+fn trailers(r: &Request, framing: Framing) -> Bytes {
+    let mut out = Vec::new();
+    if framing.chunked {
+        out.extend_from_slice(b"0\r\n");
+        for field in &r.response.trailers {
+            forebay_wire::h1::encode::write_field(&mut out, &field.name, &field.value);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+    out.into()
+}
+
+fn max_file_chunk(core: &Settings) -> u64 {
+    match core.sendfile_max_chunk {
+        0 => u64::from(u32::MAX),
+        limit => limit,
+    }
+}
+
+/// `limit_rate`: how much may have been sent by now.
+struct Pace {
+    rate: u64,
+    after: u64,
+    start_ms: u64,
+    timer: Timer,
+}
+
+impl Pace {
+    fn of(r: &Request) -> Option<Pace> {
+        let core = &r.location().core;
+        let rate = match r.limit_rate {
+            Some(rate) => rate,
+            None => size(&core.limit_rate, r),
+        };
+        if rate == 0 {
+            return None;
+        }
+        let after = size(&core.limit_rate_after, r);
+        Some(Pace { rate, after, start_ms: clock::now_ms(), timer: Timer::new() })
+    }
+
+    /// How many bytes may be sent now; 0: the timer says when to ask again.
+    fn allowance(&self, sent: u64) -> u64 {
+        let seconds = (clock::now_ms() - self.start_ms) / 1000 + 1;
+        let total = self.rate.saturating_mul(seconds).saturating_add(self.after);
+        let allowed = total.saturating_sub(sent);
+        if allowed == 0 {
+            let over = sent - total;
+            self.timer.arm(over.saturating_mul(1000) / self.rate + 1);
+        }
+        allowed
+    }
+}
+
+fn size(value: &SizeValue, r: &Request) -> u64 {
+    match value {
+        SizeValue::Fixed(size) => *size,
+        SizeValue::Computed(template) => forebay_conf::value::size(&template.value(r)).unwrap_or(0),
+    }
+}
+
+struct Output {
+    queue: VecDeque<Chunk>,
+    queued: u64,
+    body: Option<Body>,
+    chunked: bool,
+    trailers: Bytes,
+    sendfile: bool,
+    max_file_chunk: u64,
+    read_bytes: usize,
+    pace: Option<Pace>,
+    sent: u64,
+    truncated: bool,
+}
+
+impl Output {
+    fn poll<T: Transport>(
+        &mut self,
+        io: &mut T,
+        timer: &Timer,
+        timeout_ms: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
+        loop {
+            let waiting = self.gather(cx).is_pending();
+            let Some(_) = self.queue.front() else {
+                if self.truncated {
+                    return Poll::Ready(Err(SendError::Truncated));
+                }
+                if waiting {
+                    timer.disarm();
+                    return Poll::Pending;
+                }
+                return Poll::Ready(Ok(()));
+            };
+            let allowance = match &self.pace {
+                None => u64::MAX,
+                Some(pace) => match pace.allowance(self.sent) {
+                    0 => {
+                        timer.disarm();
+                        ready!(pace.timer.poll_expired(cx));
+                        continue;
+                    }
+                    allowance => allowance,
+                },
+            };
+            match self.write(io, allowance, waiting, cx) {
+                Poll::Ready(Ok(())) => timer.arm(timeout_ms),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    ready!(timer.poll_expired(cx));
+                    return Poll::Ready(Err(SendError::TimedOut));
+                }
+            }
+        }
+    }
+
+    /// Pulls chunks until there is enough, or no more at the moment (`Pending`), or none at all.
+    fn gather(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.queued < GATHER_BYTES && self.queue.len() < MAX_SLICES {
+            let Some(body) = &mut self.body else { return Poll::Ready(()) };
+            match ready!(body.poll_next(cx)) {
+                Some(Ok(chunk)) if chunk.is_empty() => {}
+                Some(Ok(chunk)) => self.push(chunk),
+                Some(Err(_)) => {
+                    self.truncated = true;
+                    self.body = None;
+                }
+                None => {
+                    self.body = None;
+                    if !self.trailers.is_empty() {
+                        self.queue.push_back(Chunk::Bytes(std::mem::take(&mut self.trailers)));
+                    }
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    fn push(&mut self, chunk: Chunk) {
+        let len = chunk.len();
+        self.queued += len;
+        if !self.chunked {
+            self.queue.push_back(chunk);
+            return;
+        }
+        let mut size = Vec::with_capacity(20);
+        write_hex(&mut size, len);
+        size.extend_from_slice(b"\r\n");
+        self.queue.push_back(Chunk::Bytes(size.into()));
+        self.queue.push_back(chunk);
+        self.queue.push_back(Chunk::Bytes(Bytes::from_static(b"\r\n")));
+    }
+
+    fn write<T: Transport>(
+        &mut self,
+        io: &mut T,
+        allowance: u64,
+        waiting: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
+        if let Some(Chunk::File(slice)) = self.queue.front() {
+            if self.sendfile && slice.in_memory().is_none() {
+                return self.write_file(io, allowance, cx);
+            }
+            let slice = slice.clone();
+            if let Err(error) = ready!(self.load(&slice, cx)) {
+                return Poll::Ready(Err(error));
+            }
+        }
+        self.write_bytes(io, allowance, waiting, cx)
+    }
+
+    /// Replaces the file slice in front by bytes read from it.
+    fn load(&mut self, slice: &FileSlice, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        let (bytes, whole) = match slice.in_memory() {
+            Some(bytes) => (bytes, true),
+            None => {
+                let want = slice.len().min(self.read_bytes as u64) as usize;
+                let read = ready!(files::poll_read(slice, want, cx));
+                let Some(bytes) = read.ok().filter(|bytes| !bytes.is_empty()) else {
+                    return Poll::Ready(Err(SendError::Truncated));
+                };
+                let whole = bytes.len() as u64 == slice.len();
+                (bytes, whole)
+            }
+        };
+        self.queue.pop_front();
+        if !whole {
+            let rest = FileSlice { start: slice.start + bytes.len() as u64, ..slice.clone() };
+            self.queue.push_front(Chunk::File(rest));
+        }
+        self.queue.push_front(Chunk::Bytes(bytes));
+        Poll::Ready(Ok(()))
+    }
+
+    fn write_file<T: Transport>(
+        &mut self,
+        io: &mut T,
+        allowance: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
+        let Some(Chunk::File(slice)) = self.queue.front_mut() else {
+            return Poll::Ready(Ok(()));
+        };
+        let count = slice.len().min(self.max_file_chunk).min(allowance) as usize;
+        let result = io.poll_send_file(cx, slice.file.as_fd(), slice.start, count);
+        let written = match ready!(result) {
+            Ok(0) => return Poll::Ready(Err(SendError::Truncated)),
+            Ok(written) => written as u64,
+            Err(error) if error.raw_os_error() == Some(EINVAL) => {
+                // A file system that cannot: read it instead.
+                self.sendfile = false;
+                return Poll::Ready(Ok(()));
+            }
+            Err(_) => return Poll::Ready(Err(SendError::Gone)),
+        };
+        slice.start += written;
+        if slice.is_empty() {
+            self.queue.pop_front();
+        }
+        self.sent += written;
+        self.queued = self.queued.saturating_sub(written);
+        Poll::Ready(Ok(()))
+    }
+
+    fn write_bytes<T: Transport>(
+        &mut self,
+        io: &mut T,
+        allowance: u64,
+        waiting: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
+        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+        let mut count = 0;
+        let mut left = allowance;
+        let mut more = !waiting && self.body.is_some();
+        for chunk in &self.queue {
+            let Chunk::Bytes(bytes) = chunk else {
+                // The file follows at once.
+                more = left > 0;
+                break;
+            };
+            if count == MAX_SLICES || left == 0 {
+                break;
+            }
+            let take = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            slices[count] = IoSlice::new(&bytes[..take]);
+            count += 1;
+            left -= take as u64;
+        }
+        let written = match ready!(io.poll_write(cx, &slices[..count], more && left > 0)) {
+            Ok(written) => written,
+            Err(_) => return Poll::Ready(Err(SendError::Gone)),
+        };
+        self.sent += written as u64;
+        self.queued = self.queued.saturating_sub(written as u64);
+        self.advance(written);
+        Poll::Ready(Ok(()))
+    }
+
+    fn advance(&mut self, mut written: usize) {
+        while let Some(Chunk::Bytes(bytes)) = self.queue.front_mut() {
+            let take = written.min(bytes.len());
+            bytes.advance(take);
+            written -= take;
+            if !bytes.is_empty() {
+                return;
+            }
+            self.queue.pop_front();
+        }
+    }
+}

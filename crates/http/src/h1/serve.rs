@@ -1,0 +1,463 @@
+//! The life of one HTTP/1 connection.
+
+use std::{cell::RefCell, future::poll_fn, mem, rc::Rc, task::Poll};
+
+use forebay_rt::{
+    clock,
+    pool::{self, Pooled},
+    timer::Timer,
+    transport::Transport,
+};
+use forebay_session::log::Severity;
+use forebay_wire::{
+    Reject,
+    h1::{self, FieldId, Method, Parser, Progress, Version},
+    uri,
+};
+
+use super::{
+    body::{BodyReader, H1Client},
+    close,
+    head::{self, Framing},
+    send::{self, SendError},
+};
+use crate::{
+    client::Client,
+    core::Lingering,
+    engine,
+    names::Names,
+    plan::Plan,
+    request::{Connection, Input, Parts, Peer, Request},
+    worker::{Counters, Listening},
+};
+
+/// What follows a request.
+enum Next {
+    /// Wait for the next one, that long.
+    Wait { keepalive_ms: u64 },
+    /// The next one has arrived already, at least in part.
+    Ready(Vec<u8>),
+    /// The connection ends.
+    Close,
+}
+
+/// Serves a connection to its end.
+pub async fn serve<T: Transport>(
+    mut io: T,
+    connection: Rc<Connection>,
+    listening: Rc<Listening>,
+    preread: Vec<u8>,
+) {
+    let timer = Timer::new();
+    let worker = connection.worker.clone();
+    let plan = worker.plan();
+    let Some(index) = listening.index.get() else { return };
+    let listener = &plan.listeners[index];
+    timer.arm(plan.server(listener.names.default).settings.client_header_timeout_ms);
+    drop(plan);
+    let mut ready = (!preread.is_empty()).then_some(preread);
+    loop {
+        let buf = match ready.take() {
+            Some(buf) => buf,
+            None => {
+                timer.set_idle(true);
+                let arrived = wait(&mut io, &timer).await;
+                timer.set_idle(false);
+                match arrived {
+                    Some(buf) => buf,
+                    None => return,
+                }
+            }
+        };
+        let next = Pooled::new(exchange(&mut io, &timer, &connection, &listening, buf)).await;
+        let gone = worker.quitting.get() || listening.index.get().is_none();
+        match next {
+            Next::Close => return,
+            Next::Ready(buf) => ready = Some(buf),
+            Next::Wait { .. } if gone => return,
+            Next::Wait { keepalive_ms } => timer.arm(keepalive_ms),
+        }
+    }
+}
+
+/// Waits for the first bytes of a request; `None`: the client left, or the time is over.
+async fn wait<T: Transport>(io: &mut T, timer: &Timer) -> Option<Vec<u8>> {
+    poll_fn(|cx| {
+        let mut buf = pool::buffer();
+        match io.poll_read(cx, &mut buf) {
+            Poll::Ready(Ok(read)) if read > 0 => return Poll::Ready(Some(buf)),
+            Poll::Ready(_) => {
+                pool::recycle(buf);
+                return Poll::Ready(None);
+            }
+            Poll::Pending => pool::recycle(buf),
+        }
+        timer.poll_expired(cx).map(|()| None)
+    })
+    .await
+}
+
+thread_local! {
+    static PARTS: RefCell<Vec<(Parser, Parts)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Counts a request in one of its states, and no longer when it leaves it, however it leaves.
+struct Counted<'a>(&'a std::sync::atomic::AtomicU64);
+
+impl<'a> Counted<'a> {
+    fn new(counter: &'a std::sync::atomic::AtomicU64) -> Self {
+        Counters::up(counter);
+        Counted(counter)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        Counters::down(self.0);
+    }
+}
+
+/// One request and its response.
+async fn exchange<T: Transport>(
+    io: &mut T,
+    timer: &Timer,
+    connection: &Rc<Connection>,
+    listening: &Listening,
+    buf: Vec<u8>,
+) -> Next {
+    let worker = &connection.worker;
+    let plan = worker.plan();
+    let Some(index) = listening.index.get() else { return Next::Close };
+    let listener = &plan.listeners[index];
+    let names = match &connection.local {
+        Peer::Inet(local) if !listener.specific.is_empty() => listener.names_for(local.ip()),
+        _ => &listener.names,
+    };
+    let counters = worker.counters();
+    Counters::up(&counters.requests);
+    connection.requests.set(connection.requests.get() + 1);
+    let (mut parser, mut parts) =
+        PARTS.with_borrow_mut(Vec::pop).unwrap_or_else(|| (Parser::default(), Parts::default()));
+    parser.reset();
+    let input = parts.input();
+    input.buf = buf;
+    input.start_ms = clock::now_ms();
+    input.start_wall_ms = clock::wall_ms();
+    let default = plan.server(names.default);
+    let parsed = {
+        let _reading = Counted::new(&counters.reading);
+        timer.arm(default.settings.client_header_timeout_ms);
+        read_head(io, timer, &mut parser, input, &default.settings.head).await
+    };
+    timer.disarm();
+    parser.swap_head(&mut input.head);
+    let _writing = Counted::new(&counters.writing);
+    let mut r = Request::new(plan.clone(), connection.clone(), names.default, parts);
+    let mut ahead = Vec::new();
+    let verdict = match parsed {
+        Ok(consumed) => {
+            ahead = r.split_input(consumed);
+            prepare(&mut r, &plan, names)
+        }
+        Err(HeadError::Rejected(reject)) => Err(reject),
+        Err(HeadError::Gone) => return finish_unanswered(r, parser, 400),
+        Err(HeadError::TimedOut) => {
+            r.log_error(
+                Severity::Info,
+                format_args!("client timed out (110: Connection timed out) while reading client request headers"),
+            );
+            if default_resets(&plan, &r) {
+                io.reset_on_close();
+            }
+            return finish_unanswered(r, parser, 408);
+        }
+    };
+    r.bytes_read = r.input.buf.len() as u64;
+    let framing = r.input.framing;
+    let mut body = BodyReader::new(framing.body, ahead, framing.expect_continue);
+    let mut client = H1Client { io: &mut *io, timer, body: &mut body, interim: b"", armed: false };
+    match verdict {
+        Ok(()) => engine::answer(&mut r, &mut client).await,
+        Err(reject) => {
+            r.keep_alive = false;
+            log_reject(&r, reject);
+            engine::reject(&mut r, &mut client, reject.status()).await;
+        }
+    }
+    let next = respond(io, timer, &plan, &mut r, &mut body, verdict.is_err()).await;
+    r.bytes_read += body.wire_bytes;
+    log(&plan, &r);
+    recycle(r, parser);
+    next
+}
+
+enum HeadError {
+    Rejected(Reject),
+    Gone,
+    TimedOut,
+}
+
+/// Reads until the head is complete; how many bytes it has.
+async fn read_head<T: Transport>(
+    io: &mut T,
+    timer: &Timer,
+    parser: &mut Parser,
+    input: &mut Input,
+    options: &h1::Options,
+) -> Result<usize, HeadError> {
+    loop {
+        match parser.parse(&input.buf, options) {
+            Ok(Progress::Complete { consumed }) => return Ok(consumed),
+            Ok(Progress::Partial) => {}
+            Err(reject) => return Err(HeadError::Rejected(reject)),
+        }
+        if input.buf.capacity() - input.buf.len() < 1024 {
+            input.buf.reserve(input.buf.len());
+        }
+        let read = poll_fn(|cx| {
+            if let Poll::Ready(read) = io.poll_read(cx, &mut input.buf) {
+                return Poll::Ready(read.map_err(|_| HeadError::Gone));
+            }
+            timer.poll_expired(cx).map(|()| Err(HeadError::TimedOut))
+        })
+        .await?;
+        if read == 0 {
+            return Err(HeadError::Gone);
+        }
+    }
+}
+
+/// From the parsed head to a request that the engine can take: framing, host, server, path.
+fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
+    let input = r.input_mut();
+    input.framing = h1::framing(&input.head, &input.buf)?;
+    input.host.clear();
+    if let Some(host) = input.framing.host {
+        h1::validate_host(host.of(&input.buf), &mut input.host)?;
+    }
+    r.keep_alive = r.input.framing.keep_alive;
+    r.method = r.input.head.method;
+    let found = names.find(&r.input.host);
+    r.server = found.server;
+    r.location = plan.server(r.server).location;
+    if let Some((regex, groups)) = found.regex {
+        let host = r.input.host.clone();
+        regex.run(r, &host, groups);
+    }
+    let merge = plan.server(r.server).settings.merge_slashes;
+    let input = r.input.clone();
+    let raw = input.head.uri.of(&input.buf);
+    let flags = &input.head.uri_flags;
+    if uri::is_simple(flags) {
+        let (path, args) = match flags.args_start {
+            Some(at) => {
+                let at = (at - input.head.uri.start) as usize;
+                (&raw[..at - 1], &raw[at..])
+            }
+            None => (raw, &[][..]),
+        };
+        r.uri.extend_from_slice(path);
+        r.args.extend_from_slice(args);
+    } else {
+        let parsed = uri::normalize(raw, merge, &mut r.uri)?;
+        if let Some(args) = parsed.args {
+            r.args.extend_from_slice(&raw[args]);
+        }
+    }
+    Ok(())
+}
+
+fn log_reject(r: &Request, reject: Reject) {
+    let doing = match reject.in_request_line() {
+        true => "while reading client request line",
+        false => "while reading client request headers",
+    };
+    r.log_error(Severity::Info, format_args!("{} {doing}", reject.reason()));
+}
+
+fn default_resets(plan: &Plan, r: &Request) -> bool {
+    plan.location(r.location).core.reset_timedout_connection
+}
+
+/// A request that gets no answer: nobody is there to read it.
+fn finish_unanswered(mut r: Request, parser: Parser, status: u16) -> Next {
+    r.response.status = status;
+    r.bytes_read = r.input.buf.len() as u64;
+    // nginx logs nothing for a connection that closes before its first whole line.
+    if !r.input.head.request_line.is_empty() || status == 408 {
+        let plan = r.plan.clone();
+        log(&plan, &r);
+    }
+    recycle(r, parser);
+    Next::Close
+}
+
+fn log(plan: &Plan, r: &Request) {
+    for logger in &plan.location(r.location).loggers {
+        logger.log(r);
+    }
+}
+
+fn recycle(r: Request, parser: Parser) {
+    let parts = r.into_parts();
+    PARTS.with_borrow_mut(|pool| {
+        if pool.len() < 64 {
+            pool.push((parser, parts));
+        }
+    });
+}
+
+/// Sends the response and brings the connection to where the next request can begin.
+async fn respond<T: Transport>(
+    io: &mut T,
+    timer: &Timer,
+    plan: &Plan,
+    r: &mut Request,
+    body: &mut BodyReader,
+    rejected: bool,
+) -> Next {
+    // 444: close without a word; 408 and 499: nobody waits for one.
+    if matches!(r.response.status, 0 | 408 | 444 | 499) {
+        if r.response.status == 408 && default_resets(plan, r) {
+            io.reset_on_close();
+        }
+        return Next::Close;
+    }
+    let core = &plan.location(r.location).core;
+    if body.broken() || body.awaits_continue() {
+        // Whether a body still follows cannot be known: RFC 9110 §10.1.1.
+        r.keep_alive = false;
+    }
+    let framing = frame(plan, r);
+    let mut out = pool::buffer();
+    if r.version() == Version::Http09 {
+        if framing.bodiless {
+            return Next::Close;
+        }
+    } else {
+        head::write(plan, r, framing, &mut out);
+    }
+    let sent = send::send(io, timer, r, framing, out).await;
+    r.completed = sent.is_ok();
+    if let Err(error) = sent {
+        return broken(io, plan, r, error);
+    }
+    if framing.keep_alive {
+        return keep(io, timer, plan, r, body).await;
+    }
+    let unread = !body.finished() || !body.ahead.is_empty() || rejected;
+    let linger = match core.lingering_close {
+        Lingering::Off => false,
+        Lingering::On => unread && !body.broken(),
+        Lingering::Always => true,
+    };
+    if linger {
+        close::linger(io, timer, core.lingering_time_ms, core.lingering_timeout_ms).await;
+    }
+    Next::Close
+}
+
+fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> Next {
+    match error {
+        SendError::Gone => r.log_error(
+            Severity::Info,
+            format_args!("client prematurely closed connection while sending response to client"),
+        ),
+        SendError::TimedOut => {
+            r.log_error(
+                Severity::Info,
+                format_args!(
+                    "client timed out (110: Connection timed out) while sending response to client"
+                ),
+            );
+            if default_resets(plan, r) {
+                io.reset_on_close();
+            }
+        }
+        SendError::Truncated => r.log_error(
+            Severity::Alert,
+            format_args!("response body was truncated while sending response to client"),
+        ),
+    }
+    Next::Close
+}
+
+/// Decides how the end of the body is told and whether the connection stays.
+fn frame(plan: &Plan, r: &mut Request) -> Framing {
+    let core = &plan.location(r.location).core;
+    let status = r.response.status;
+    let bodiless = r.method == Method::Head
+        || r.response.header_only
+        || matches!(status, 100..=199 | 204 | 304);
+    if matches!(status, 204 | 304) {
+        r.response.content_length = None;
+        if status == 204 {
+            r.response.content_type = None;
+        }
+    }
+    let connection = &r.connection;
+    let worn = connection.requests.get() >= core.keepalive_requests
+        || clock::now_ms() - connection.started_ms > core.keepalive_time_ms;
+    let mut keep_alive = r.keep_alive
+        && core.keepalive_timeout_ms > 0
+        && !worn
+        && !connection.worker.quitting.get()
+        && !keepalive_disabled(r);
+    let has_length = r.response.content_length.is_some();
+    let no_body_at_all = matches!(status, 100..=199 | 204 | 304);
+    let mut chunked = false;
+    if !has_length && !no_body_at_all {
+        chunked = r.version() == Version::Http11 && core.chunked_transfer_encoding;
+        if !chunked && !bodiless {
+            keep_alive = false;
+        }
+    }
+    let trailers = !r.response.trailers.is_empty() && r.version() == Version::Http11;
+    chunked |= trailers && !no_body_at_all;
+    r.keep_alive = keep_alive;
+    Framing { chunked, keep_alive, bodiless }
+}
+
+/// `keepalive_disable`: browsers that lose data on connections used again.
+fn keepalive_disabled(r: &Request) -> bool {
+    let disable = r.location().core.keepalive_disable;
+    let agent = r.field(FieldId::UserAgent).unwrap_or_default();
+    let has = |text: &[u8]| memchr::memmem::find(agent, text).is_some();
+    let old_msie = || {
+        let at = memchr::memmem::find(agent, b"MSIE ");
+        at.and_then(|at| agent.get(at + 5)).is_some_and(|major| matches!(major, b'4'..=b'6'))
+            && !has(b"Opera")
+    };
+    let safari = || has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome");
+    (disable.msie6 && r.method == Method::Post && old_msie()) || (disable.safari && safari())
+}
+
+/// Reads what is left of the request body, then waits for the next request or has it already.
+async fn keep<T: Transport>(
+    io: &mut T,
+    timer: &Timer,
+    plan: &Plan,
+    r: &Request,
+    body: &mut BodyReader,
+) -> Next {
+    let core = &plan.location(r.location).core;
+    if !body.finished() {
+        let mut client =
+            H1Client { io: &mut *io, timer, body: &mut *body, interim: b"", armed: false };
+        let end = clock::now_ms().saturating_add(core.lingering_time_ms);
+        loop {
+            let piece = poll_fn(|cx| client.poll_body(0, core.lingering_timeout_ms, cx)).await;
+            match piece {
+                Ok(Some(_)) if clock::now_ms() < end => {}
+                Ok(None) => break,
+                _ => return Next::Close,
+            }
+        }
+    }
+    let ahead = mem::take(&mut body.ahead);
+    if ahead.is_empty() {
+        Next::Wait { keepalive_ms: core.keepalive_timeout_ms }
+    } else {
+        Next::Ready(ahead)
+    }
+}

@@ -1,0 +1,321 @@
+//! From the tree of an `http` block to a [`Plan`]: read every level, inherit, build.
+//!
+//! Invariant: no directive is known here by name but through the modules' tables; only the settings
+//! of `ngx_http_core_module`, which the engine obeys, are looked into.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, SocketAddr},
+};
+
+use forebay_conf::{Contexts, Error, Index, Loader, Node};
+use forebay_rt::listen::Addr;
+use forebay_session::log::ErrorLog;
+
+use crate::{
+    core::{self, FileCacheConf, Listen, ServerName, ServerSettings},
+    module::{AnyModule, Builder, Confs, Cx},
+    names::Names,
+    plan::{Kind, Listener, LocId, Location, Plan, Server, ServerId},
+    tree::Tree,
+};
+
+/// The levels of a configuration while it is read.
+struct Reader<'m, 'c, 'l, 'f> {
+    modules: &'m [Box<dyn AnyModule>],
+    specs: Index,
+    by_name: HashMap<&'static str, (usize, usize)>,
+    cx: &'c mut Cx<'l, 'f>,
+    levels: Vec<Confs>,
+    parents: Vec<LocId>,
+}
+
+/// Compiles an `http` block. All errors go to the loader's diagnostics; with any, there is no plan.
+///
+/// `default_error_log` is what holds where no `error_log` stands; `privileged` decides between ports
+/// 80 and 8000 for servers without `listen`.
+pub fn load(
+    block: &Node,
+    modules: &[Box<dyn AnyModule>],
+    loader: &mut Loader<'_>,
+    default_error_log: &ErrorLog,
+    privileged: bool,
+) -> Option<Plan> {
+    let mut cx = Cx::new(loader);
+    for module in modules {
+        module.variables(&mut cx.registry);
+    }
+    let mut reader = Reader {
+        modules,
+        specs: Index::new(modules.iter().flat_map(|module| module.specs())),
+        by_name: index(modules),
+        cx: &mut cx,
+        levels: vec![Confs::default()],
+        parents: vec![LocId(0)],
+    };
+    reader.block(LocId(0), block.children(), Contexts::HTTP);
+    reader.inherit();
+    let levels = reader.levels;
+    let plan = compile(&levels, modules, &mut cx, default_error_log, privileged);
+    let undefined = plan.as_ref().map(|plan| plan.registry.undefined()).unwrap_or_default();
+    for error in undefined {
+        cx.loader.diags.push(error);
+    }
+    if cx.loader.diags.has_errors() { None } else { plan }
+}
+
+fn index(modules: &[Box<dyn AnyModule>]) -> HashMap<&'static str, (usize, usize)> {
+    let mut by_name = HashMap::new();
+    for (m, module) in modules.iter().enumerate() {
+        for (d, spec) in module.specs().iter().enumerate() {
+            let before = by_name.insert(spec.name, (m, d));
+            assert!(before.is_none(), "two modules have a directive \"{}\"", spec.name);
+        }
+    }
+    by_name
+}
+
+impl Reader<'_, '_, '_, '_> {
+    fn block(&mut self, level: LocId, nodes: &[Node], context: Contexts) {
+        for node in nodes {
+            if let Err(error) = self.directive(level, node, context) {
+                self.cx.loader.diags.push(error);
+            }
+        }
+    }
+
+    fn directive(&mut self, level: LocId, node: &Node, context: Contexts) -> Result<(), Error> {
+        let spec = self.specs.resolve(node, context)?;
+        let (m, d) = self.by_name[spec.name];
+        let module = &self.modules[m];
+        self.cx.context = context;
+        let confs = &mut self.levels[level.index()];
+        if !module.opens(d) {
+            return module.set(d, confs, node, self.cx);
+        }
+        let child = LocId(self.parents.len() as u32);
+        let mut inner = Confs::default();
+        let contexts = module.open(d, confs, node, self.cx, child, &mut inner)?;
+        self.levels.push(inner);
+        self.parents.push(level);
+        self.block(child, node.children(), contexts);
+        Ok(())
+    }
+
+    /// Top down: a parent always has a smaller number than its children.
+    fn inherit(&mut self) {
+        for child in 1..self.levels.len() {
+            let (before, rest) = self.levels.split_at_mut(child);
+            let parent = &before[self.parents[child].index()];
+            for module in self.modules {
+                module.inherit(&mut rest[0], parent);
+            }
+        }
+    }
+}
+
+fn core_of(levels: &[Confs], id: LocId) -> &core::Conf {
+    static DEFAULT: std::sync::OnceLock<core::Conf> = std::sync::OnceLock::new();
+    levels[id.index()].find().unwrap_or_else(|| DEFAULT.get_or_init(core::Conf::default))
+}
+
+fn compile(
+    levels: &[Confs],
+    modules: &[Box<dyn AnyModule>],
+    cx: &mut Cx<'_, '_>,
+    default_error_log: &ErrorLog,
+    privileged: bool,
+) -> Option<Plan> {
+    let mut locations = Vec::with_capacity(levels.len());
+    for index in 0..levels.len() {
+        let id = LocId(index as u32);
+        let mut location = Location::new(id, core_of(levels, id), default_error_log);
+        location.tree = tree(levels, id, cx);
+        let mut builder = Builder { cx, location: &mut location, levels };
+        for module in modules {
+            if let Err(error) = module.build(id, &mut builder) {
+                builder.cx.loader.diags.push(error);
+            }
+        }
+        locations.push(location);
+    }
+    let mut servers = Vec::new();
+    let mut listens = Vec::new();
+    for (index, &level) in core_of(levels, LocId(0)).own.servers.iter().enumerate() {
+        let conf = core_of(levels, level);
+        servers.push(server(levels, level, &locations, cx));
+        let id = ServerId(index as u32);
+        if conf.own.listens.is_empty() {
+            listens.push((id, Listen::default_for(Default::default(), privileged), conf));
+        }
+        listens.extend(conf.own.listens.iter().map(|listen| (id, listen.clone(), conf)));
+    }
+    let listeners = listeners(&listens, cx);
+    let file_caches = std::mem::take(cx.shared::<Vec<FileCacheConf>>());
+    Some(Plan {
+        locations,
+        servers,
+        listeners,
+        registry: std::mem::take(&mut cx.registry),
+        logs: std::mem::take(&mut cx.logs),
+        file_caches,
+    })
+}
+
+fn tree(levels: &[Confs], id: LocId, cx: &mut Cx<'_, '_>) -> Tree {
+    let mut tree = Tree::default();
+    for &child in &core_of(levels, id).own.locations {
+        let own = &core_of(levels, child).own;
+        match own.kind {
+            Kind::Exact | Kind::Prefix { .. } => {
+                if !tree.add(own.kind, &own.name, child) {
+                    let name = String::from_utf8_lossy(&own.name);
+                    let text = format!("duplicate location \"{name}\"");
+                    cx.loader.diags.push(Error::emerg(own.span, text));
+                }
+            }
+            Kind::Regex => {
+                let regex = own.regex.clone().expect("regex locations have one");
+                match regex.bind(&mut cx.registry, own.span) {
+                    Ok(groups) => tree.add_regex(regex, groups, child),
+                    Err(error) => cx.loader.diags.push(error),
+                }
+            }
+            _ => {}
+        }
+    }
+    tree.finish();
+    tree
+}
+
+fn server(levels: &[Confs], level: LocId, locations: &[Location], cx: &mut Cx<'_, '_>) -> Server {
+    let own = &core_of(levels, level).own;
+    let mut named = HashMap::new();
+    for &child in &own.locations {
+        let inner = &core_of(levels, child).own;
+        if inner.kind == Kind::Named && named.insert(inner.name[..].into(), child).is_some() {
+            let name = String::from_utf8_lossy(&inner.name);
+            let text = format!("duplicate location \"{name}\"");
+            cx.loader.diags.push(Error::emerg(inner.span, text));
+        }
+    }
+    let settings = ServerSettings::new(&locations[level.index()].core);
+    Server { location: level, name: own.name.clone(), settings, named }
+}
+
+/// One listener for each address; where a port is listened on at all addresses, the sockets of its
+/// single addresses are not opened: connections to them come in there, and find their names by the
+/// local address (as in nginx's `ngx_http_init_listening`).
+fn listeners(listens: &[(ServerId, Listen, &core::Conf)], cx: &mut Cx<'_, '_>) -> Vec<Listener> {
+    let mut by_addr: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    let mut order = Vec::new();
+    for (index, (_, listen, _)) in listens.iter().enumerate() {
+        let key = listen.addr.to_string();
+        let group = by_addr.entry(key.clone()).or_default();
+        if group.is_empty() {
+            order.push(key);
+        }
+        group.push(index);
+    }
+    let mut all: Vec<Listener> = Vec::new();
+    for key in &order {
+        let group: Vec<_> = by_addr[key].iter().map(|index| &listens[*index]).collect();
+        all.push(listener(&group, cx));
+    }
+    let is_wildcard = |l: &Listener, port| match &l.addr {
+        Addr::Tcp(addr) => addr.port() == port && addr.ip().is_unspecified(),
+        Addr::Unix(_) => false,
+    };
+    let mut kept: Vec<Listener> = Vec::new();
+    let (wild, single): (Vec<_>, Vec<_>) = all.into_iter().partition(|l| match &l.addr {
+        Addr::Tcp(addr) => addr.ip().is_unspecified(),
+        Addr::Unix(_) => false,
+    });
+    kept.extend(wild);
+    for listener in single {
+        let Addr::Tcp(addr) = listener.addr else {
+            kept.push(listener);
+            continue;
+        };
+        let covers = |l: &&mut Listener| {
+            let same_family = matches!(&l.addr, Addr::Tcp(a) if a.is_ipv4() == addr.is_ipv4());
+            same_family && is_wildcard(l, addr.port())
+        };
+        match kept.iter_mut().find(covers) {
+            Some(wild) => wild.specific.push((addr, listener.names)),
+            None => kept.push(listener),
+        }
+    }
+    kept
+}
+
+fn listener(group: &[&(ServerId, Listen, &core::Conf)], cx: &mut Cx<'_, '_>) -> Listener {
+    let mut names = Names::new(group[0].0);
+    let mut options = group[0].1.options.clone();
+    let (mut default_seen, mut options_seen, mut proxy_protocol) = (false, false, false);
+    for (server, listen, conf) in group {
+        let mut fail = |text: String| cx.loader.diags.push(Error::emerg(listen.span, text));
+        if listen.default_server {
+            if default_seen {
+                fail(format!("a duplicate default server for {}", listen.addr));
+            }
+            default_seen = true;
+            names.default = *server;
+        }
+        if listen.options_set {
+            if options_seen {
+                fail(format!("duplicate listen options for {}", listen.addr));
+            }
+            options_seen = true;
+            options = listen.options.clone();
+        }
+        proxy_protocol |= listen.proxy_protocol;
+        let unnamed = [ServerName::Exact(Box::default())];
+        let list = if conf.own.names.is_empty() { &unnamed[..] } else { &conf.own.names };
+        for name in list {
+            if !names.add(name, *server) {
+                let shown = match name {
+                    ServerName::Exact(n) => String::from_utf8_lossy(n).into_owned(),
+                    ServerName::Suffix(n) => format!("*{}", String::from_utf8_lossy(n)),
+                    ServerName::Prefix(n) => format!("{}*", String::from_utf8_lossy(n)),
+                    ServerName::Regex(..) => continue,
+                };
+                let text =
+                    format!("conflicting server name \"{shown}\" on {}, ignored", listen.addr);
+                cx.loader.warn(listen.span, text);
+            }
+        }
+    }
+    let addr = group[0].1.addr.clone();
+    Listener { addr, options, proxy_protocol, names, specific: Vec::new() }
+}
+
+impl Listener {
+    /// The names behind the local address of a connection.
+    pub fn names_for(&self, local: IpAddr) -> &Names {
+        let is_it = |(addr, _): &&(SocketAddr, Names)| addr.ip() == local;
+        self.specific.iter().find(is_it).map_or(&self.names, |(_, names)| names)
+    }
+}
+
+impl Location {
+    fn new(id: LocId, conf: &core::Conf, default_error_log: &ErrorLog) -> Location {
+        Location {
+            id,
+            name: conf.own.name.clone(),
+            kind: conf.own.kind,
+            core: conf.settings(),
+            error_log: conf.own.error_log.clone().unwrap_or_else(|| default_error_log.clone()),
+            tree: Tree::default(),
+            limit_except: conf.own.limit_except.clone(),
+            rewrite: Vec::new(),
+            preaccess: Vec::new(),
+            access: Vec::new(),
+            precontent: Vec::new(),
+            content: Vec::new(),
+            sole_content: None,
+            filters: Vec::new(),
+            loggers: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! What a module is: a table of directives, a configuration that inherits, and a `build` that adds
+//! to a location's plan just what is switched on.
+//!
+//! To write one, copy the nearest in `modules/` and add a line to `modules/mod.rs`.
+//!
+//! Invariant: the types here know no module by name.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+
+use forebay_conf::{Arity, Contexts, Error, Loader, Node, Spec};
+use forebay_session::{log::LogSet, var::Registry};
+
+use crate::{
+    handler::{Filter, Handler, Logger},
+    plan::{LocId, Location},
+    request::Request,
+};
+
+/// Settings of one module at one level of the configuration.
+pub trait Conf: Default + Send + Sync + 'static {
+    /// Takes over from the enclosing level what this one does not set.
+    fn inherit(&mut self, parent: &Self);
+}
+
+/// A directive and what to do with it. Errors name the place and the cause in nginx's words.
+pub struct Directive<C: 'static> {
+    /// Name, syntax, default, contexts, number of parameters.
+    pub spec: Spec,
+    /// What it does.
+    pub action: Action<C>,
+}
+
+/// What a directive does.
+pub enum Action<C: 'static> {
+    /// Sets something; a block's content (`types`, `map`) is the setter's to read.
+    Set(fn(&mut C, &Node, &mut Cx<'_, '_>) -> Result<(), Error>),
+    /// Opens a block with a level of its own (`server`, `location`, `if`), which has the given
+    /// number; the loader goes on inside it, in the contexts returned.
+    /// The module's own settings at that level come back with the contexts.
+    Open(fn(&mut C, &Node, &mut Cx<'_, '_>, LocId) -> Result<(Contexts, C), Error>),
+}
+
+/// `http`, `server`, `location`.
+pub const ANY: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+/// The same, and `if` in a location.
+pub const ANY_IF: Contexts = ANY.or(Contexts::LIF);
+/// `http`, `server`.
+pub const SERVERS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
+/// `server`, `location`.
+pub const INNER: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
+
+/// A table row: a directive that sets something.
+pub const fn set<C>(
+    name: &'static str,
+    syntax: &'static [&'static str],
+    default: &'static str,
+    contexts: Contexts,
+    arity: Arity,
+    doc: &'static str,
+    action: fn(&mut C, &Node, &mut Cx<'_, '_>) -> Result<(), Error>,
+) -> Directive<C> {
+    let spec = Spec { name, syntax, default, contexts, arity, doc };
+    Directive { spec, action: Action::Set(action) }
+}
+
+/// A table row: a directive that opens a level.
+pub const fn open<C>(
+    name: &'static str,
+    syntax: &'static [&'static str],
+    default: &'static str,
+    contexts: Contexts,
+    arity: Arity,
+    doc: &'static str,
+    action: fn(&mut C, &Node, &mut Cx<'_, '_>, LocId) -> Result<(Contexts, C), Error>,
+) -> Directive<C> {
+    let spec = Spec { name, syntax, default, contexts, arity, doc };
+    Directive { spec, action: Action::Open(action) }
+}
+
+/// A module. Implemented by an empty type that only names the parts.
+pub trait Module: Send + Sync + 'static {
+    /// Its settings.
+    type Conf: Conf;
+    /// nginx's name of it (`ngx_http_gzip_module`).
+    const NAME: &'static str;
+    /// Its directives.
+    const DIRECTIVES: &'static [Directive<Self::Conf>];
+
+    /// Declares its variables.
+    fn variables(_registry: &mut Registry<Request>) {}
+
+    /// Adds to a location what its merged settings switch on.
+    fn build(_conf: &Self::Conf, _b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// What a setter may use while the configuration loads.
+pub struct Cx<'l, 'f> {
+    /// Files, warnings, prefixes.
+    pub loader: &'l mut Loader<'f>,
+    /// Variables.
+    pub registry: Registry<Request>,
+    /// Log files: named now, opened by whoever has the privileges.
+    pub logs: LogSet,
+    /// Where the directive stands.
+    pub context: Contexts,
+    shared: HashMap<TypeId, Box<dyn Any>>,
+}
+
+impl<'l, 'f> Cx<'l, 'f> {
+    /// A context for one `http` block.
+    pub fn new(loader: &'l mut Loader<'f>) -> Self {
+        Cx {
+            loader,
+            registry: Registry::default(),
+            logs: LogSet::default(),
+            context: Contexts::HTTP,
+            shared: HashMap::new(),
+        }
+    }
+
+    /// What a module shares between all levels while loading (log formats, zones).
+    pub fn shared<T: Default + 'static>(&mut self) -> &mut T {
+        let any = self.shared.entry(TypeId::of::<T>()).or_insert_with(|| Box::<T>::default());
+        any.downcast_mut().expect("stored under its own type")
+    }
+}
+
+/// The settings of all modules at one level.
+#[derive(Default)]
+pub struct Confs {
+    by_type: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
+}
+
+impl Confs {
+    /// A module's settings, if any directive of it stands here or above.
+    pub fn find<C: Conf>(&self) -> Option<&C> {
+        self.by_type.get(&TypeId::of::<C>())?.downcast_ref()
+    }
+
+    /// A module's settings, to change.
+    pub fn make<C: Conf>(&mut self) -> &mut C {
+        let any = self.by_type.entry(TypeId::of::<C>()).or_insert_with(|| Box::<C>::default());
+        any.downcast_mut().expect("stored under its own type")
+    }
+}
+
+/// Collects what a location is made of.
+pub struct Builder<'b, 'l, 'f> {
+    /// What setters use, for templates compiled late and warnings.
+    pub cx: &'b mut Cx<'l, 'f>,
+    /// The level being built: its number, name, and core settings are there already.
+    pub location: &'b mut Location,
+    pub(crate) levels: &'b [Confs],
+}
+
+impl Builder<'_, '_, '_> {
+    /// The merged settings of another level (an `if` inside this one).
+    pub fn level<C: Conf>(&self, id: LocId) -> Option<&C> {
+        self.levels[id.index()].find()
+    }
+
+    /// Adds to the (server) rewrite phase.
+    pub fn rewrite(&mut self, handler: impl Handler + 'static) {
+        self.location.rewrite.push(Box::new(handler));
+    }
+
+    /// Adds to the preaccess phase (limits, realip).
+    pub fn preaccess(&mut self, handler: impl Handler + 'static) {
+        self.location.preaccess.push(Box::new(handler));
+    }
+
+    /// Adds to the access phase (subject to `satisfy`).
+    pub fn access(&mut self, handler: impl Handler + 'static) {
+        self.location.access.push(Box::new(handler));
+    }
+
+    /// Adds to the precontent phase (`try_files`, `mirror`).
+    pub fn precontent(&mut self, handler: impl Handler + 'static) {
+        self.location.precontent.push(Box::new(handler));
+    }
+
+    /// Adds to the content phase; handlers are asked in module order.
+    pub fn content(&mut self, handler: impl Handler + 'static) {
+        self.location.content.push(Box::new(handler));
+    }
+
+    /// Makes this the only content handler (`stub_status`, `proxy_pass`).
+    pub fn sole_content(&mut self, handler: impl Handler + 'static) {
+        self.location.sole_content = Some(Box::new(handler));
+    }
+
+    /// Adds a response filter; filters run in module order.
+    pub fn filter(&mut self, filter: impl Filter + 'static) {
+        self.location.filters.push(Box::new(filter));
+    }
+
+    /// Adds a log writer.
+    pub fn log(&mut self, logger: impl Logger + 'static) {
+        self.location.loggers.push(Box::new(logger));
+    }
+}
+
+/// A module with its types erased, for the loader's list.
+pub trait AnyModule: Send + Sync {
+    /// nginx's name of it.
+    fn name(&self) -> &'static str;
+    /// The directives, by number.
+    fn specs(&self) -> Vec<&'static Spec>;
+    /// See [`Module::variables`].
+    fn variables(&self, registry: &mut Registry<Request>);
+    /// Whether the directive opens a level.
+    fn opens(&self, directive: usize) -> bool;
+    /// Runs a setter.
+    fn set(
+        &self,
+        directive: usize,
+        confs: &mut Confs,
+        node: &Node,
+        cx: &mut Cx<'_, '_>,
+    ) -> Result<(), Error>;
+    /// Runs an opener; what the module says of the new level goes into `inner`.
+    fn open(
+        &self,
+        directive: usize,
+        confs: &mut Confs,
+        node: &Node,
+        cx: &mut Cx<'_, '_>,
+        child: LocId,
+        inner: &mut Confs,
+    ) -> Result<Contexts, Error>;
+    /// Merges.
+    fn inherit(&self, child: &mut Confs, parent: &Confs);
+    /// See [`Module::build`].
+    fn build(&self, id: LocId, b: &mut Builder<'_, '_, '_>) -> Result<(), Error>;
+}
+
+/// The entry of module `M` in the list.
+pub struct Entry<M>(pub std::marker::PhantomData<M>);
+
+impl<M: Module> AnyModule for Entry<M> {
+    fn name(&self) -> &'static str {
+        M::NAME
+    }
+
+    fn specs(&self) -> Vec<&'static Spec> {
+        M::DIRECTIVES.iter().map(|directive| &directive.spec).collect()
+    }
+
+    fn variables(&self, registry: &mut Registry<Request>) {
+        M::variables(registry);
+    }
+
+    fn opens(&self, directive: usize) -> bool {
+        matches!(M::DIRECTIVES[directive].action, Action::Open(_))
+    }
+
+    fn set(
+        &self,
+        directive: usize,
+        confs: &mut Confs,
+        node: &Node,
+        cx: &mut Cx<'_, '_>,
+    ) -> Result<(), Error> {
+        match M::DIRECTIVES[directive].action {
+            Action::Set(set) => set(confs.make(), node, cx),
+            Action::Open(_) => unreachable!("openers go through open()"),
+        }
+    }
+
+    fn open(
+        &self,
+        directive: usize,
+        confs: &mut Confs,
+        node: &Node,
+        cx: &mut Cx<'_, '_>,
+        child: LocId,
+        inner: &mut Confs,
+    ) -> Result<Contexts, Error> {
+        match M::DIRECTIVES[directive].action {
+            Action::Open(open) => {
+                let (contexts, conf) = open(confs.make(), node, cx, child)?;
+                *inner.make() = conf;
+                Ok(contexts)
+            }
+            Action::Set(_) => unreachable!("setters go through set()"),
+        }
+    }
+
+    fn inherit(&self, child: &mut Confs, parent: &Confs) {
+        if let Some(parent) = parent.find::<M::Conf>() {
+            child.make::<M::Conf>().inherit(parent);
+        }
+    }
+
+    fn build(&self, id: LocId, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        let levels = b.levels;
+        match levels[id.index()].find::<M::Conf>() {
+            Some(conf) => M::build(conf, b),
+            None => M::build(&M::Conf::default(), b),
+        }
+    }
+}
+
+/// `inherit!(self, parent; a, b)`: each field that is `None` takes the parent's value.
+#[macro_export]
+macro_rules! inherit {
+    ($self:ident, $parent:ident; $($field:ident),+ $(,)?) => {
+        $(if $self.$field.is_none() { $self.$field.clone_from(&$parent.$field); })+
+    };
+}

@@ -1,0 +1,129 @@
+//! Which server answers: `server_name` against the host asked for.
+//!
+//! Order, as in nginx: the exact name, the longest wildcard that begins with `*`, the longest that
+//! ends with `*`, the first regular expression in the file, the default server of the address.
+
+use std::collections::HashMap;
+
+use forebay_session::{regex::Regex, var::VarId};
+
+use crate::{core::ServerName, plan::ServerId};
+
+/// The names behind one listening address.
+#[derive(Default)]
+pub struct Names {
+    /// Who answers what nobody else does.
+    pub default: ServerId,
+    exact: HashMap<Box<[u8]>, ServerId>,
+    /// `*.example.com` by `.example.com`.
+    suffixes: HashMap<Box<[u8]>, ServerId>,
+    /// `www.example.*` by `www.example.`.
+    prefixes: HashMap<Box<[u8]>, ServerId>,
+    regexes: Vec<(Regex, Vec<(usize, VarId)>, ServerId)>,
+}
+
+/// A server, and the regular expression by which it was found.
+pub struct Found<'a> {
+    /// The server.
+    pub server: ServerId,
+    /// To be run again for its captures.
+    pub regex: Option<(&'a Regex, &'a [(usize, VarId)])>,
+}
+
+impl Names {
+    /// No names, and that server for everything.
+    pub fn new(default: ServerId) -> Names {
+        Names { default, ..Names::default() }
+    }
+
+    /// Adds a name; `false`: another server has it already, and keeps it.
+    pub fn add(&mut self, name: &ServerName, server: ServerId) -> bool {
+        let table = match name {
+            ServerName::Exact(name) => (&mut self.exact, name),
+            ServerName::Suffix(name) => (&mut self.suffixes, name),
+            ServerName::Prefix(name) => (&mut self.prefixes, name),
+            ServerName::Regex(regex, groups) => {
+                self.regexes.push((regex.clone(), groups.clone(), server));
+                return true;
+            }
+        };
+        let (table, name) = table;
+        if table.contains_key(name) {
+            return false;
+        }
+        table.insert(name.clone(), server);
+        true
+    }
+
+    /// The server for a host: lower case, without port and trailing dot; empty if none was sent.
+    pub fn find(&self, host: &[u8]) -> Found<'_> {
+        let plain = |server| Found { server, regex: None };
+        if let Some(server) = self.exact.get(host) {
+            return plain(*server);
+        }
+        if host.is_empty() {
+            return plain(self.default);
+        }
+        if !self.suffixes.is_empty() {
+            let dots = host.iter().enumerate().skip(1).filter(|(_, b)| **b == b'.');
+            if let Some(server) = dots.filter_map(|(at, _)| self.suffixes.get(&host[at..])).next() {
+                return plain(*server);
+            }
+        }
+        if !self.prefixes.is_empty() {
+            let dots = host.iter().enumerate().rev().filter(|(_, b)| **b == b'.');
+            let mut matches = dots.filter_map(|(at, _)| self.prefixes.get(&host[..=at]));
+            if let Some(server) = matches.next() {
+                return plain(*server);
+            }
+        }
+        let matching = self.regexes.iter().find(|(regex, _, _)| regex.is_match(host));
+        match matching {
+            Some((regex, groups, server)) => {
+                Found { server: *server, regex: Some((regex, groups)) }
+            }
+            None => plain(self.default),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_conf::Span;
+
+    #[test]
+    fn the_more_specific_name_wins() {
+        let regex = |p: &str| {
+            ServerName::Regex(Regex::compile(p.as_bytes(), true, Span::default()).unwrap(), vec![])
+        };
+        let mut names = Names { default: ServerId(9), ..Names::default() };
+        let all = [
+            ServerName::Exact((*b"www.a.com").into()),
+            ServerName::Suffix((*b".a.com").into()),
+            ServerName::Suffix((*b".b.a.com").into()),
+            ServerName::Prefix((*b"www.").into()),
+            ServerName::Prefix((*b"www.x.").into()),
+            regex(r"^m\d+\."),
+            ServerName::Exact((*b"").into()),
+        ];
+        for (id, name) in all.iter().enumerate() {
+            assert!(names.add(name, ServerId(id as u32)));
+        }
+        let cases: [(&[u8], u32); 9] = [
+            (b"www.a.com", 0),
+            (b"x.a.com", 1),
+            (b"x.b.a.com", 2),
+            (b"www.org", 3),
+            (b"www.x.org", 4),
+            (b"m1.org", 5),
+            (b"", 6),
+            (b"a.com", 9),
+            (b"other", 9),
+        ];
+        for (host, expected) in cases {
+            assert_eq!(names.find(host).server, ServerId(expected), "{host:?}");
+        }
+        assert!(!names.add(&ServerName::Exact((*b"www.a.com").into()), ServerId(7)));
+    }
+}

@@ -1,0 +1,155 @@
+//! The plan: what a configuration compiles to. A request walks through it and asks nothing else.
+//!
+//! Invariant: immutable once built; a reload makes another and swaps it in.
+
+use std::{collections::HashMap, net::SocketAddr, path::PathBuf};
+
+use forebay_rt::listen::{Addr, Options};
+use forebay_session::{
+    log::{ErrorLog, LogSet},
+    var::Registry,
+};
+
+use crate::{
+    core,
+    handler::{Filter, Handler, Logger},
+    names::Names,
+    request::Request,
+    tree::Tree,
+};
+
+/// The number of a level of the configuration that can have location settings: a server, a
+/// location, an `if`, a `limit_except`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct LocId(pub(crate) u32);
+
+impl LocId {
+    /// As an index.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The number of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct ServerId(pub(crate) u32);
+
+/// A compiled configuration of `http`.
+pub struct Plan {
+    /// Every level, by [`LocId`].
+    pub(crate) locations: Vec<Location>,
+    /// Every server, by [`ServerId`].
+    pub(crate) servers: Vec<Server>,
+    /// What to listen on, and which server answers there.
+    pub listeners: Vec<Listener>,
+    /// The variables.
+    pub registry: Registry<Request>,
+    /// The log files that it names.
+    pub logs: LogSet,
+    /// `types_hash…`, caches and other things that every worker thread sets up for itself.
+    pub file_caches: Vec<core::FileCacheConf>,
+}
+
+impl Plan {
+    /// A level's settings.
+    pub fn location(&self, id: LocId) -> &Location {
+        &self.locations[id.index()]
+    }
+
+    /// A server.
+    pub fn server(&self, id: ServerId) -> &Server {
+        &self.servers[id.0 as usize]
+    }
+}
+
+/// A listening address and the servers behind it.
+pub struct Listener {
+    /// Where.
+    pub addr: Addr,
+    /// How.
+    pub options: Options,
+    /// Whether each connection begins with a `PROXY` header.
+    pub proxy_protocol: bool,
+    /// Who answers what.
+    pub names: Names,
+    /// Who answers at single local addresses that this one covers.
+    pub specific: Vec<(SocketAddr, Names)>,
+}
+
+/// A `server` block.
+pub struct Server {
+    /// Its level: settings outside any location, and the server rewrite phase.
+    pub location: LocId,
+    /// The first `server_name` (`$server_name`).
+    pub name: bytes::Bytes,
+    /// What must be known before a location is.
+    pub settings: core::ServerSettings,
+    /// `location @name`.
+    pub named: HashMap<Box<[u8]>, LocId>,
+}
+
+/// A level's settings, compiled. Handlers stand in the order in which they run.
+pub struct Location {
+    /// Which level it is.
+    pub id: LocId,
+    /// The name as written, without modifier (`/img/`, `@fallback`, a regex).
+    pub name: bytes::Bytes,
+    /// What kind of level it is.
+    pub kind: Kind,
+    /// The settings of `ngx_http_core_module`.
+    pub core: core::Settings,
+    /// Where errors are written, and from which severity on.
+    pub error_log: ErrorLog,
+    /// Nested locations.
+    pub tree: Tree,
+    /// `limit_except`: the level that holds for all methods but these.
+    pub limit_except: Option<(Vec<Box<[u8]>>, LocId)>,
+    /// Rewrite phase.
+    pub rewrite: Vec<Box<dyn Handler>>,
+    /// Preaccess phase.
+    pub preaccess: Vec<Box<dyn Handler>>,
+    /// Access phase.
+    pub access: Vec<Box<dyn Handler>>,
+    /// Precontent phase.
+    pub precontent: Vec<Box<dyn Handler>>,
+    /// Content phase, unless there is a sole handler.
+    pub content: Vec<Box<dyn Handler>>,
+    /// The only content handler.
+    pub sole_content: Option<Box<dyn Handler>>,
+    /// Response filters.
+    pub filters: Vec<Box<dyn Filter>>,
+    /// Log phase.
+    pub loggers: Vec<Box<dyn Logger>>,
+}
+
+/// What kind of level a [`Location`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// `http` itself.
+    #[default]
+    Main,
+    /// `server`.
+    Server,
+    /// `location = /x`.
+    Exact,
+    /// `location /x`; `noregex` for `^~`.
+    Prefix {
+        /// `^~`: regular expressions are not tried after it.
+        noregex: bool,
+    },
+    /// `location ~ x`.
+    Regex,
+    /// `location @x`.
+    Named,
+    /// `if` in a server or location.
+    If,
+    /// `limit_except`.
+    LimitExcept,
+}
+
+impl Plan {
+    /// The files that the worker opens logs in.
+    pub fn log_paths(&self) -> Vec<PathBuf> {
+        self.logs.paths()
+    }
+}

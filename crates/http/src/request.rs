@@ -1,0 +1,319 @@
+//! A request: what the client sent, where it stands in the configuration, and the response so far.
+//!
+//! Requests are recycled by their worker thread: a warm one takes no memory from the heap.
+//!
+//! Invariant: no socket here; a handler that needs the client asks [`crate::client::Client`].
+
+use std::{cell::Cell, fmt, net::IpAddr, net::SocketAddr, rc::Rc, sync::Arc};
+
+use forebay_session::{
+    log::Severity,
+    var::{Registry, Scope, Store},
+};
+use forebay_wire::{
+    Span,
+    h1::{FieldId, Framing, Head, Method, Version},
+};
+
+use crate::{
+    body_in::RequestBody,
+    plan::{LocId, Location, Plan, Server, ServerId},
+    response::Response,
+    worker::Worker,
+};
+
+/// The other end of a connection, or this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// TCP.
+    Inet(SocketAddr),
+    /// A unix socket: `$remote_addr` is `unix:`, `$remote_port` empty.
+    Unix,
+}
+
+impl Peer {
+    /// The address, if it has one.
+    pub fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Peer::Inet(addr) => Some(addr.ip()),
+            Peer::Unix => None,
+        }
+    }
+
+    /// The port; 0 for unix sockets.
+    pub fn port(&self) -> u16 {
+        match self {
+            Peer::Inet(addr) => addr.port(),
+            Peer::Unix => 0,
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Inet(addr) => addr.ip().fmt(f),
+            Peer::Unix => f.write_str("unix:"),
+        }
+    }
+}
+
+/// What all requests of a connection share.
+pub struct Connection {
+    /// The serial number (`$connection`).
+    pub number: u64,
+    /// The client.
+    pub remote: Peer,
+    /// Our end.
+    pub local: Peer,
+    /// The number of requests so far, this one included (`$connection_requests`).
+    pub requests: Cell<u32>,
+    /// When it was accepted, in [`forebay_rt::clock`] milliseconds.
+    pub started_ms: u64,
+    /// What its `PROXY` line told, as source and destination.
+    pub proxied: Option<(SocketAddr, SocketAddr)>,
+    /// The thread that serves it.
+    pub worker: Rc<Worker>,
+}
+
+/// What the client sent: immutable once parsed, shared with subrequests.
+#[derive(Default)]
+pub struct Input {
+    /// The bytes of the head that all spans point into.
+    pub buf: Vec<u8>,
+    /// The parsed head.
+    pub head: Head,
+    /// What its framing fields say.
+    pub framing: Framing,
+    /// The host asked for: lower case, without port; empty if none.
+    pub host: Vec<u8>,
+    /// Wall-clock time of the first byte, in milliseconds since 1970.
+    pub start_wall_ms: u64,
+    /// The same on the monotonic clock.
+    pub start_ms: u64,
+}
+
+impl Input {
+    /// The value of the first field with that id.
+    pub fn field(&self, id: FieldId) -> Option<&[u8]> {
+        let field = self.head.headers.iter().find(|field| field.id == id)?;
+        Some(field.value.of(&self.buf))
+    }
+
+    /// All fields, in order, as they came.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.head.headers.iter().map(|f| (f.name.of(&self.buf), f.value.of(&self.buf)))
+    }
+
+    /// The text of a span of the head.
+    pub fn text(&self, span: Span) -> &[u8] {
+        span.of(&self.buf)
+    }
+}
+
+/// A request, or a subrequest.
+pub struct Request {
+    /// The configuration that it runs under, to its end.
+    pub plan: Rc<Arc<Plan>>,
+    /// The connection that it came on.
+    pub connection: Rc<Connection>,
+    /// What was sent.
+    pub input: Rc<Input>,
+    /// The server chosen.
+    pub server: ServerId,
+    /// The location (or `if`, `limit_except` in it) whose settings hold now.
+    pub location: LocId,
+    /// The method; an `error_page` turns it into GET.
+    pub method: Method,
+    /// The path: decoded, normalised, without query; rewritten ones included.
+    pub uri: Vec<u8>,
+    /// The query, without `?`.
+    pub args: Vec<u8>,
+    /// Whether it was redirected internally, or is a subrequest: `internal` locations open.
+    pub internal: bool,
+    /// Whether it is a subrequest.
+    pub subrequest: bool,
+    /// How many internal redirects and location changes are left (nginx: 10).
+    pub cycles_left: u8,
+    /// The status of the error that an `error_page` is being shown for; 0: none.
+    pub error_status: u16,
+    /// Whether an error page is being served: an error in it shows the built-in one.
+    pub showing_error_page: bool,
+    /// The request body, once somebody read it.
+    pub body: RequestBody,
+    /// What will be sent.
+    pub response: Response,
+    /// Kept variables and captures.
+    pub store: Store,
+    /// `$limit_rate` as set by `set`; `None`: what the location says.
+    pub limit_rate: Option<u64>,
+    /// Bytes written to the client, head included (`$bytes_sent`).
+    pub bytes_sent: u64,
+    /// Bytes of the head written (`$body_bytes_sent` is the difference).
+    pub head_sent: u64,
+    /// Bytes read for this request, head and body (`$request_length`).
+    pub bytes_read: u64,
+    /// Whether the whole response reached the socket (`$request_completion`).
+    pub completed: bool,
+    /// Whether the connection may serve another request after this one.
+    pub keep_alive: bool,
+    /// `gzip_ratio`'s numbers: bytes into and out of the compressor.
+    pub compressed: Rc<Cell<(u64, u64)>>,
+}
+
+/// What a request is made of that can be used again by the next one.
+#[derive(Default)]
+pub struct Parts {
+    input: Rc<Input>,
+    uri: Vec<u8>,
+    args: Vec<u8>,
+    response: Response,
+    store: Store,
+    compressed: Rc<Cell<(u64, u64)>>,
+}
+
+impl Parts {
+    /// The place of what the client sent; a new one while a subrequest still holds the old.
+    pub fn input(&mut self) -> &mut Input {
+        if Rc::get_mut(&mut self.input).is_none() {
+            self.input = Rc::default();
+        }
+        Rc::get_mut(&mut self.input).expect("just made sure of")
+    }
+}
+
+/// nginx: ten changes of the URI, and the eleventh is the error.
+const MAX_CYCLES: u8 = 11;
+
+impl Request {
+    /// A request that begins, to be completed by the protocol that it came by.
+    pub fn new(
+        plan: Rc<Arc<Plan>>,
+        connection: Rc<Connection>,
+        server: ServerId,
+        parts: Parts,
+    ) -> Request {
+        let Parts { input, mut uri, mut args, mut response, mut store, compressed } = parts;
+        uri.clear();
+        args.clear();
+        response.clear();
+        store.reset(plan.registry.len());
+        compressed.set((0, 0));
+        Request {
+            location: plan.server(server).location,
+            plan,
+            connection,
+            method: input.head.method,
+            input,
+            server,
+            uri,
+            args,
+            internal: false,
+            subrequest: false,
+            cycles_left: MAX_CYCLES,
+            error_status: 0,
+            showing_error_page: false,
+            body: RequestBody::Unread,
+            response,
+            store,
+            limit_rate: None,
+            bytes_sent: 0,
+            head_sent: 0,
+            bytes_read: 0,
+            completed: false,
+            keep_alive: false,
+            compressed,
+        }
+    }
+
+    /// A subrequest of this one: the same client, head and variables, another target.
+    pub fn child(&self, uri: &[u8], args: &[u8]) -> Request {
+        let parts = Parts { input: self.input.clone(), ..Parts::default() };
+        let mut child =
+            Request::new(self.plan.clone(), self.connection.clone(), self.server, parts);
+        child.store.copy_from(&self.store);
+        child.uri.extend_from_slice(uri);
+        child.args.extend_from_slice(args);
+        child.method = Method::Get;
+        child.cycles_left = self.cycles_left.saturating_sub(1);
+        child
+    }
+
+    /// Takes it apart for the next one.
+    pub fn into_parts(self) -> Parts {
+        let Request { input, uri, args, response, store, compressed, .. } = self;
+        Parts { input, uri, args, response, store, compressed }
+    }
+
+    /// What the client sent, to complete before anybody shares it.
+    ///
+    /// Panics when somebody does: only for the protocol drivers.
+    pub fn input_mut(&mut self) -> &mut Input {
+        Rc::get_mut(&mut self.input).expect("not shared before the engine runs")
+    }
+
+    /// Cuts the head off what was read; the rest belongs to the body or the next request.
+    pub fn split_input(&mut self, consumed: usize) -> Vec<u8> {
+        let buf = &mut self.input_mut().buf;
+        if buf.len() == consumed { Vec::new() } else { buf.split_off(consumed) }
+    }
+
+    /// The settings that hold now.
+    pub fn location(&self) -> &Location {
+        self.plan.location(self.location)
+    }
+
+    /// The server chosen.
+    pub fn server(&self) -> &Server {
+        self.plan.server(self.server)
+    }
+
+    /// The value of the first request field with that id.
+    pub fn field(&self, id: FieldId) -> Option<&[u8]> {
+        self.input.field(id)
+    }
+
+    /// The protocol version of the request.
+    pub fn version(&self) -> Version {
+        self.input.head.version
+    }
+
+    /// The target as it came, path and query (`$request_uri`).
+    pub fn unparsed_uri(&self) -> &[u8] {
+        self.input.text(self.input.head.uri)
+    }
+
+    /// Answers with a body that is in memory.
+    pub fn respond(&mut self, status: u16, content_type: bytes::Bytes, body: bytes::Bytes) {
+        let response = &mut self.response;
+        response.status = status;
+        response.content_type = Some(content_type);
+        response.content_length = Some(body.len() as u64);
+        response.body = crate::body::Body::Bytes(body);
+    }
+
+    /// Replaces the target, for [`crate::handler::Flow::Redirect`].
+    pub fn set_target(&mut self, uri: &[u8], args: &[u8]) {
+        self.uri.clear();
+        self.uri.extend_from_slice(uri);
+        self.args.clear();
+        self.args.extend_from_slice(args);
+        self.internal = true;
+    }
+
+    /// Writes a line to the error log of the location, with nginx's trailer
+    /// (`, client: …, server: …, request: "…", host: "…"`).
+    pub fn log_error(&self, severity: Severity, message: fmt::Arguments<'_>) {
+        crate::error_log::write(self, severity, message);
+    }
+}
+
+impl Scope for Request {
+    fn registry(&self) -> &Registry<Self> {
+        &self.plan.registry
+    }
+
+    fn store(&self) -> &Store {
+        &self.store
+    }
+}

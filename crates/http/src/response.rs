@@ -1,0 +1,97 @@
+//! The response while it is being made: typed where filters need to look, a list for the rest.
+//!
+//! Answers nginx's `headers_out`. The fields that [`Response`] types are written first, in nginx's
+//! order (`h1::encode`); the list follows, in the order in which it was filled.
+
+use bytes::Bytes;
+
+use crate::body::Body;
+
+/// One header field of a response. Name and value never hold CR, LF or NUL when they are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The name in the case it is sent in.
+    pub name: Bytes,
+    /// The value.
+    pub value: Bytes,
+}
+
+/// A response under way.
+#[derive(Debug, Default)]
+pub struct Response {
+    /// The status; 0 as long as there is none.
+    pub status: u16,
+    /// `Content-Type` without the charset.
+    pub content_type: Option<Bytes>,
+    /// Added to `Content-Type` as `; charset=…`.
+    pub charset: Option<Bytes>,
+    /// `Content-Length`; `None`: not known, so chunked or up to the end of the connection.
+    pub content_length: Option<u64>,
+    /// `Last-Modified`, seconds since 1970.
+    pub last_modified: Option<i64>,
+    /// `Location`; one that begins with `/` is made absolute as `absolute_redirect` says.
+    pub location: Option<Bytes>,
+    /// All other fields: ETag, Cache-Control, Content-Encoding, Vary …
+    pub fields: Vec<Field>,
+    /// Sent after a chunked body.
+    pub trailers: Vec<Field>,
+    /// Whether byte ranges of this body may be asked for (nginx's `allow_ranges`).
+    pub allow_ranges: bool,
+    /// Whether `Vary: Accept-Encoding` is written (`gzip_vary`).
+    pub vary_accept_encoding: bool,
+    /// Whether the head goes out without a body whatever the body is (HEAD, 204, 304).
+    pub header_only: bool,
+    /// The body.
+    pub body: Body,
+}
+
+impl Response {
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        let mut trailers = std::mem::take(&mut self.trailers);
+        fields.clear();
+        trailers.clear();
+        *self = Response { fields, trailers, ..Response::default() };
+    }
+
+    /// The first field of that name, whatever its case.
+    pub fn field(&self, name: &str) -> Option<&Bytes> {
+        let is_it = |field: &&Field| field.name.eq_ignore_ascii_case(name.as_bytes());
+        self.fields.iter().find(is_it).map(|field| &field.value)
+    }
+
+    /// Adds a field.
+    pub fn add(&mut self, name: &'static str, value: impl Into<Bytes>) {
+        self.fields.push(Field { name: Bytes::from_static(name.as_bytes()), value: value.into() });
+    }
+
+    /// Replaces all fields of that name by one.
+    pub fn set(&mut self, name: &'static str, value: impl Into<Bytes>) {
+        self.remove(name);
+        self.add(name, value);
+    }
+
+    /// Removes all fields of that name.
+    pub fn remove(&mut self, name: &str) {
+        self.fields.retain(|field| !field.name.eq_ignore_ascii_case(name.as_bytes()));
+    }
+
+    /// The body is about to change: its length, its validators' strength and its ranges no longer
+    /// hold (nginx's `ngx_http_clear_content_length`, `_clear_accept_ranges`, `_weak_etag`).
+    pub fn body_will_change(&mut self) {
+        self.content_length = None;
+        self.allow_ranges = false;
+        self.remove("Accept-Ranges");
+        self.weaken_etag();
+    }
+
+    /// Makes a strong `ETag` weak, as the body is no longer byte for byte what it stands for.
+    pub fn weaken_etag(&mut self) {
+        for field in &mut self.fields {
+            if field.name.eq_ignore_ascii_case(b"etag") && field.value.starts_with(b"\"") {
+                field.value = [b"W/", &field.value[..]].concat().into();
+            }
+        }
+    }
+}

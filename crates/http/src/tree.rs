@@ -1,0 +1,156 @@
+//! Which location: exact names, the longest prefix, then regular expressions.
+//!
+//! Answers nginx's `ngx_http_core_find_location`.
+
+use std::collections::HashMap;
+
+use forebay_session::{regex::Regex, var::VarId};
+
+use crate::{
+    plan::{Kind, LocId, Plan},
+    request::Request,
+};
+
+/// The locations inside a server or inside another location.
+#[derive(Default)]
+pub struct Tree {
+    exact: HashMap<Box<[u8]>, LocId>,
+    /// Prefixes in byte order.
+    prefixes: Vec<Prefix>,
+    /// Regular expressions in the order of the file.
+    regexes: Vec<(Regex, Vec<(usize, VarId)>, LocId)>,
+}
+
+struct Prefix {
+    name: Box<[u8]>,
+    id: LocId,
+    noregex: bool,
+    /// The longest other name that this one begins with.
+    parent: Option<usize>,
+}
+
+impl Tree {
+    /// Adds a location; `false`: there is one of that name already.
+    pub fn add(&mut self, kind: Kind, name: &[u8], id: LocId) -> bool {
+        match kind {
+            Kind::Exact => self.exact.insert(name.into(), id).is_none(),
+            Kind::Prefix { noregex } => {
+                let same = self.prefixes.iter().any(|prefix| *prefix.name == *name);
+                self.prefixes.push(Prefix { name: name.into(), id, noregex, parent: None });
+                !same
+            }
+            _ => unreachable!("other kinds are not looked up by name"),
+        }
+    }
+
+    /// Adds a regular expression, after those there are.
+    pub fn add_regex(&mut self, regex: Regex, groups: Vec<(usize, VarId)>, id: LocId) {
+        self.regexes.push((regex, groups, id));
+    }
+
+    /// To be called once, after the last `add`.
+    pub fn finish(&mut self) {
+        self.prefixes.sort_by(|a, b| a.name.cmp(&b.name));
+        for i in 1..self.prefixes.len() {
+            let mut candidate = Some(i - 1);
+            while let Some(c) = candidate {
+                if self.prefixes[i].name.starts_with(&self.prefixes[c].name) {
+                    break;
+                }
+                candidate = self.prefixes[c].parent;
+            }
+            self.prefixes[i].parent = candidate;
+        }
+    }
+
+    /// The longest prefix of the path. In byte order it stands at or before the path, and whatever
+    /// stands between the two begins with it: so it is found among the ancestors of the last one.
+    fn longest(&self, path: &[u8]) -> Option<&Prefix> {
+        let after = self.prefixes.partition_point(|prefix| &*prefix.name <= path);
+        let mut candidate = after.checked_sub(1);
+        while let Some(c) = candidate {
+            let prefix = &self.prefixes[c];
+            if path.starts_with(&prefix.name) {
+                return Some(prefix);
+            }
+            candidate = prefix.parent;
+        }
+        None
+    }
+}
+
+enum Match {
+    /// Nothing can be better.
+    Final(LocId),
+    /// A regular expression of an enclosing level may be better.
+    Prefix(Option<LocId>),
+}
+
+/// The location of a path within a server; its level if there is none.
+pub fn locate(plan: &Plan, r: &Request) -> LocId {
+    let server = plan.server(r.server);
+    match search(plan, &plan.location(server.location).tree, r) {
+        Match::Final(id) => id,
+        Match::Prefix(found) => found.unwrap_or(server.location),
+    }
+}
+
+fn search(plan: &Plan, tree: &Tree, r: &Request) -> Match {
+    if let Some(id) = tree.exact.get(&r.uri[..]) {
+        return Match::Final(*id);
+    }
+    let mut found = None;
+    let mut regexes_count = true;
+    if let Some(prefix) = tree.longest(&r.uri) {
+        found = Some(prefix.id);
+        regexes_count = !prefix.noregex;
+        match search(plan, &plan.location(prefix.id).tree, r) {
+            Match::Final(id) => return Match::Final(id),
+            Match::Prefix(Some(inner)) => {
+                found = Some(inner);
+                if let Kind::Prefix { noregex: true } = plan.location(inner).kind {
+                    regexes_count = false;
+                }
+            }
+            Match::Prefix(None) => {}
+        }
+    }
+    if !regexes_count {
+        return Match::Prefix(found);
+    }
+    for (regex, groups, id) in &tree.regexes {
+        if regex.run(r, &r.uri, groups) {
+            let inner = match search(plan, &plan.location(*id).tree, r) {
+                Match::Final(inner) => inner,
+                Match::Prefix(inner) => inner.unwrap_or(*id),
+            };
+            return Match::Final(inner);
+        }
+    }
+    Match::Prefix(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_prefix_is_found_whatever_stands_between() {
+        let names = ["/", "/a/", "/a/b", "/a/b/c/", "/a/ba", "/b", "/img/x", "/a/b/c/d"];
+        let mut tree = Tree::default();
+        for (i, name) in names.iter().enumerate() {
+            assert!(tree.add(Kind::Prefix { noregex: false }, name.as_bytes(), LocId(i as u32)));
+        }
+        tree.finish();
+        let paths = [
+            "/", "/a", "/a/", "/a/b", "/a/bz", "/a/b/c", "/a/b/c/e", "/a/bab", "/img", "/img/x/y",
+            "/c",
+        ];
+        for path in paths {
+            let expected = names.iter().filter(|n| path.starts_with(**n)).max_by_key(|n| n.len());
+            let found = tree.longest(path.as_bytes()).map(|prefix| &prefix.name[..]);
+            assert_eq!(found, expected.map(|n| n.as_bytes()), "{path}");
+        }
+        assert!(tree.longest(b"*").is_none());
+    }
+}
