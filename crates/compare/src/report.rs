@@ -1,0 +1,315 @@
+//! What was measured as a table, as JSON and as a page with a chart.
+
+use serde_json::{Value, json};
+
+use crate::measure::{Measured, Round};
+use crate::rows::{Load, Target};
+
+/// Median, least and greatest of some numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+}
+
+impl Spread {
+    fn of(numbers: impl Iterator<Item = f64>) -> Spread {
+        let mut sorted: Vec<f64> = numbers.collect();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        let median = match n {
+            0 => 0.0,
+            n if n % 2 == 1 => sorted[n / 2],
+            n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+        };
+        let at = |i: usize| sorted.get(i).copied().unwrap_or(0.0);
+        Spread { median, min: at(0), max: at(n.saturating_sub(1)) }
+    }
+
+    fn json(self) -> Value {
+        // Three decimals are more than the rounds agree on.
+        let short = |number: f64| (number * 1000.0).round() / 1000.0;
+        json!({ "median": short(self.median), "min": short(self.min), "max": short(self.max) })
+    }
+}
+
+/// One row in numbers.
+#[derive(Clone, Debug)]
+pub struct Summary<'a> {
+    /// Where they come from.
+    pub measured: &'a Measured,
+    /// nginx's cost over Forebay's, round by round.
+    pub ratio: Spread,
+    /// Whether the target is met; none when there is none, or nothing to judge by.
+    pub pass: Option<bool>,
+    /// Wrong answers, on both sides.
+    pub errors: u64,
+}
+
+fn field(rounds: &[Round], get: fn(&Round) -> f64) -> Spread {
+    Spread::of(rounds.iter().map(get))
+}
+
+/// Works a row out.
+pub fn summarize(measured: &Measured) -> Summary<'_> {
+    let pairs = measured.nginx.iter().zip(&measured.forebay);
+    let ratio = Spread::of(pairs.map(|(n, f)| n.cost / f.cost.max(f64::MIN_POSITIVE)));
+    let errors = measured.nginx.iter().chain(&measured.forebay).map(|r| r.errors).sum();
+    let cost = field(&measured.forebay, |r| r.cost).median;
+    let pass = match measured.row.target {
+        Target::CpuRatio(least) => Some(ratio.median >= least && errors == 0),
+        Target::BytesAtMost(most) => Some(cost <= most && errors == 0),
+        Target::None => None,
+    };
+    Summary { measured, ratio, pass, errors }
+}
+
+/// The head of the table.
+pub fn table_head() -> String {
+    format!(
+        "{:<13} {:>22} {:>22} {:>17} {:>24}  target",
+        "row", "requests/s n / f", "CPU µs/req n / f", "p99 ms n / f", "ratio (min..max)"
+    )
+}
+
+/// A row of the table.
+pub fn table_row(summary: &Summary) -> String {
+    let Measured { row, nginx, forebay } = summary.measured;
+    let two = |get: fn(&Round) -> f64, scale: f64, digits: usize| {
+        let (n, f) = (field(nginx, get).median / scale, field(forebay, get).median / scale);
+        format!("{n:.digits$} / {f:.digits$}")
+    };
+    let ratio =
+        format!("{:.2} ({:.2}..{:.2})", summary.ratio.median, summary.ratio.min, summary.ratio.max);
+    let (speed, cost, p99) = match row.load {
+        Load::Requests => {
+            (two(|r| r.per_second, 1.0, 0), two(|r| r.cost, 1.0, 2), two(|r| r.p99_us, 1000.0, 2))
+        }
+        Load::Idle => (String::new(), format!("{} B", two(|r| r.cost, 1.0, 0)), String::new()),
+    };
+    let errors = match summary.errors {
+        0 => String::new(),
+        n => format!("  {n} ERRORS"),
+    };
+    format!(
+        "{:<13} {speed:>22} {cost:>22} {p99:>17} {ratio:>24}  {}{errors}",
+        row.name,
+        verdict(summary)
+    )
+}
+
+fn verdict(summary: &Summary) -> String {
+    let word = match summary.pass {
+        Some(true) => "pass",
+        Some(false) => "MISS",
+        None => "",
+    };
+    match summary.measured.row.target {
+        Target::CpuRatio(least) => format!("{least:.2} {word}"),
+        Target::BytesAtMost(most) => format!("{most:.0} B {word}"),
+        Target::None => "-".to_owned(),
+    }
+}
+
+/// Everything for programs to read.
+pub fn to_json(summaries: &[Summary], about: &Value) -> Value {
+    let rows: Vec<Value> = summaries.iter().map(row_json).collect();
+    json!({ "about": about, "rows": rows })
+}
+
+fn row_json(summary: &Summary) -> Value {
+    let Measured { row, nginx, forebay } = summary.measured;
+    let unit = match row.load {
+        Load::Requests => "cpu_us_per_request",
+        Load::Idle => "pss_bytes_per_connection",
+    };
+    let side = |rounds: &[Round]| {
+        json!({
+            "requests_per_second": field(rounds, |r| r.per_second).json(),
+            unit: field(rounds, |r| r.cost).json(),
+            "p99_us": field(rounds, |r| r.p99_us).json(),
+            "errors": rounds.iter().map(|r| r.errors).sum::<u64>(),
+        })
+    };
+    let target = match row.target {
+        Target::CpuRatio(least) => json!({ "cpu_ratio_at_least": least }),
+        Target::BytesAtMost(most) => json!({ "bytes_at_most": most }),
+        Target::None => Value::Null,
+    };
+    json!({
+        "name": row.name,
+        "what": row.what,
+        "unit": unit,
+        "nginx": side(nginx),
+        "forebay": side(forebay),
+        "ratio": summary.ratio.json(),
+        "target": target,
+        "pass": summary.pass,
+    })
+}
+
+const STYLE: &str = "body{font:15px system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
+color:#222;background:#fff}table{border-collapse:collapse;width:100%}td,th{padding:.3rem .6rem;\
+border-bottom:1px solid #ccc;text-align:right}td:first-child,th:first-child{text-align:left}\
+.pass{color:#176f2c}.miss{color:#b3261e}svg text{font:13px system-ui,sans-serif;fill:currentColor}\
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#161616}td,th{border-color:#444}\
+.pass{color:#7bd88f}.miss{color:#ff8a80}}";
+
+/// One page with chart and table that needs nothing else.
+pub fn to_html(summaries: &[Summary], about: &Value) -> String {
+    let mut rows = String::new();
+    for summary in summaries {
+        rows.push_str(&html_row(summary));
+    }
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <title>Forebay beside nginx</title><style>{STYLE}</style></head><body>\n\
+         <h1>Forebay beside nginx</h1>\n<p>Processor time per request (for idle connections: memory), \
+         nginx's over Forebay's: above 1 Forebay needs less. The line through a bar spans the rounds; the \
+         mark is the target.</p>\n{}\n<table><tr><th>row</th><th>nginx requests/s</th>\
+         <th>Forebay requests/s</th><th>nginx µs or B</th><th>Forebay µs or B</th><th>nginx p99 ms</th>\
+         <th>Forebay p99 ms</th><th>ratio</th><th>target</th></tr>\n{rows}</table>\n<p>{}</p>\n</body></html>\n",
+        chart(summaries),
+        escape(&about_line(about)),
+    )
+}
+
+fn html_row(summary: &Summary) -> String {
+    let Measured { row, nginx, forebay } = summary.measured;
+    let cell = |rounds: &[Round], get: fn(&Round) -> f64, scale: f64, digits: usize| {
+        format!("<td>{:.digits$}</td>", field(rounds, get).median / scale)
+    };
+    let class = match summary.pass {
+        Some(true) => "pass",
+        Some(false) => "miss",
+        None => "",
+    };
+    let digits = if row.load == Load::Idle { 0 } else { 2 };
+    format!(
+        "<tr><td>{}</td>{}{}{}{}{}{}<td>{:.2}</td><td class=\"{class}\">{}</td></tr>\n",
+        escape(row.what),
+        cell(nginx, |r| r.per_second, 1.0, 0),
+        cell(forebay, |r| r.per_second, 1.0, 0),
+        cell(nginx, |r| r.cost, 1.0, digits),
+        cell(forebay, |r| r.cost, 1.0, digits),
+        cell(nginx, |r| r.p99_us, 1000.0, 2),
+        cell(forebay, |r| r.p99_us, 1000.0, 2),
+        summary.ratio.median,
+        verdict(summary),
+    )
+}
+
+fn chart(summaries: &[Summary]) -> String {
+    const LEFT: f64 = 230.0;
+    const WIDTH: f64 = 560.0;
+    const STEP: f64 = 30.0;
+    let top = summaries.iter().map(|s| s.ratio.max).fold(1.5, f64::max) * 1.05;
+    let x = |ratio: f64| LEFT + ratio / top * WIDTH;
+    let height = STEP * summaries.len() as f64 + 30.0;
+    let mut svg = format!(
+        "<svg role=\"img\" viewBox=\"0 0 {:.0} {height:.0}\" width=\"100%\">\
+         <title>ratio per row</title>\n",
+        LEFT + WIDTH + 60.0
+    );
+    for (i, summary) in summaries.iter().enumerate() {
+        let y = STEP * i as f64 + 8.0;
+        let middle = y + 9.0;
+        let fill = if summary.pass == Some(false) { "#d9534f" } else { "#3a7bd5" };
+        let Spread { median, min, max } = summary.ratio;
+        svg.push_str(&format!(
+            "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"end\">{}</text>\
+             <rect x=\"{LEFT}\" y=\"{y}\" width=\"{:.1}\" height=\"18\" fill=\"{fill}\"/>\
+             <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle}\" y2=\"{middle}\" stroke=\"currentColor\" stroke-width=\"2\"/>\
+             <text x=\"{:.1}\" y=\"{:.0}\">{median:.2}</text>\n",
+            LEFT - 8.0,
+            middle + 4.0,
+            escape(summary.measured.row.what),
+            x(median) - LEFT,
+            x(min),
+            x(max),
+            x(max) + 6.0,
+            middle + 4.0,
+        ));
+        if let Target::CpuRatio(least) = summary.measured.row.target {
+            svg.push_str(&format!(
+                "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#e0a800\" stroke-width=\"3\"/>\n",
+                x(least),
+                y - 3.0,
+                y + 21.0
+            ));
+        }
+    }
+    svg.push_str(&format!(
+        "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"0\" y2=\"{1:.0}\" stroke=\"currentColor\" stroke-dasharray=\"4\"/>\
+         <text x=\"{0:.1}\" y=\"{2:.0}\" text-anchor=\"middle\">1.0</text></svg>",
+        x(1.0),
+        height - 22.0,
+        height - 8.0
+    ));
+    svg
+}
+
+fn about_line(about: &Value) -> String {
+    let Some(map) = about.as_object() else { return String::new() };
+    let parts = map.iter().map(|(name, value)| match value {
+        Value::String(text) => format!("{name}: {text}"),
+        other => format!("{name}: {other}"),
+    });
+    parts.collect::<Vec<_>>().join("; ")
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::ROWS;
+
+    fn round(cost: f64) -> Round {
+        Round { per_second: 1000.0, cost, p99_us: 500.0, errors: 0 }
+    }
+
+    fn measured(index: usize, nginx: &[f64], forebay: &[f64]) -> Measured {
+        let rounds = |costs: &[f64]| costs.iter().map(|c| round(*c)).collect();
+        Measured { row: ROWS[index], nginx: rounds(nginx), forebay: rounds(forebay) }
+    }
+
+    #[test]
+    fn ratio_is_taken_round_by_round() {
+        let measured = measured(0, &[6.0, 8.0, 5.0], &[4.0, 4.0, 5.0]);
+        let summary = summarize(&measured);
+        assert_eq!(summary.ratio, Spread { median: 1.5, min: 1.0, max: 2.0 });
+        assert_eq!(summary.pass, Some(true));
+        assert!(table_row(&summary).ends_with("1.50 (1.00..2.00)  1.05 pass"));
+    }
+
+    #[test]
+    fn errors_and_missed_targets_do_not_pass() {
+        let slow = measured(0, &[4.0], &[4.0]);
+        assert_eq!(summarize(&slow).pass, Some(false));
+        let mut wrong = measured(0, &[8.0], &[4.0]);
+        wrong.forebay[0].errors = 1;
+        assert_eq!(summarize(&wrong).pass, Some(false));
+        let idle = measured(ROWS.len() - 1, &[550.0], &[1000.0]);
+        assert_eq!(summarize(&idle).pass, Some(true));
+    }
+
+    #[test]
+    fn page_and_json_hold_every_row() {
+        let rows: Vec<Measured> = (0..ROWS.len()).map(|i| measured(i, &[6.0], &[4.0])).collect();
+        let summaries: Vec<Summary> = rows.iter().map(summarize).collect();
+        let about = json!({ "machine": "<this>" });
+        let page = to_html(&summaries, &about);
+        assert_eq!(page.matches("<rect").count(), ROWS.len());
+        assert!(page.contains("machine: &lt;this&gt;"));
+        let value = to_json(&summaries, &about);
+        assert_eq!(value["rows"].as_array().map(Vec::len), Some(ROWS.len()));
+        assert_eq!(value["rows"][0]["ratio"]["median"], 1.5);
+    }
+}

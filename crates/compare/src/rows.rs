@@ -1,0 +1,148 @@
+//! What is measured: one entry a row, in the order of the report.
+//! Invariant: a row is a request to `benches/conf/nginx.conf` and a target, never code.
+
+use forebay_testkit::case::FileSpec;
+
+/// What a row has to reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// nginx's processor time per request over Forebay's, at least.
+    CpuRatio(f64),
+    /// Bytes per connection, at most.
+    BytesAtMost(f64),
+    /// Shown, not judged.
+    None,
+}
+
+/// How a row is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Requests as fast as they are answered.
+    Requests,
+    /// Connections that have made one request and now wait.
+    Idle,
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// What `--rows` selects by.
+    pub name: &'static str,
+    /// For the reader of the report.
+    pub what: &'static str,
+    /// Target of the request.
+    pub path: &'static str,
+    /// Header fields beside `Host`.
+    pub headers: &'static [&'static str],
+    /// How it is measured.
+    pub load: Load,
+    /// What it has to reach.
+    pub target: Target,
+}
+
+const fn requests(
+    name: &'static str,
+    what: &'static str,
+    path: &'static str,
+    headers: &'static [&'static str],
+    target: Target,
+) -> Row {
+    Row { name, what, path, headers, load: Load::Requests, target }
+}
+
+/// Every row.
+pub const ROWS: &[Row] = &[
+    requests("return", "return 200", "/return", &[], Target::CpuRatio(1.05)),
+    requests(
+        "612-cached",
+        "612 bytes, open_file_cache",
+        "/cached/612.html",
+        &[],
+        Target::CpuRatio(1.4),
+    ),
+    requests(
+        "10k-cached",
+        "10 kB, open_file_cache",
+        "/cached/10k.html",
+        &[],
+        Target::CpuRatio(1.4),
+    ),
+    requests("1m-cached", "1 MB, open_file_cache", "/cached/1m.html", &[], Target::CpuRatio(1.0)),
+    requests("612-plain", "612 bytes", "/plain/612.html", &[], Target::CpuRatio(1.2)),
+    requests("10k-plain", "10 kB", "/plain/10k.html", &[], Target::CpuRatio(1.2)),
+    requests("1m-plain", "1 MB", "/plain/1m.html", &[], Target::CpuRatio(1.0)),
+    requests(
+        "close",
+        "a connection per request",
+        "/return",
+        &["Connection: close"],
+        Target::CpuRatio(1.05),
+    ),
+    requests(
+        "gzip",
+        "gzip of 16 kB",
+        "/gzip/16k.html",
+        &["Accept-Encoding: gzip"],
+        Target::CpuRatio(1.3),
+    ),
+    requests("log", "612 bytes, access log", "/log/612.html", &[], Target::CpuRatio(1.3)),
+    requests(
+        "log-buffered",
+        "612 bytes, buffered access log",
+        "/log-buffered/612.html",
+        &[],
+        Target::None,
+    ),
+    Row {
+        name: "idle",
+        what: "memory per idle connection",
+        path: "/return",
+        headers: &[],
+        load: Load::Idle,
+        target: Target::BytesAtMost(1024.0),
+    },
+];
+
+/// The files that the rows ask for.
+pub fn files() -> Vec<FileSpec> {
+    [("612.html", 612), ("10k.html", 10_000), ("16k.html", 16_384), ("1m.html", 1_000_000)]
+        .into_iter()
+        .map(|(name, size)| FileSpec::new(name, text(size)))
+        .collect()
+}
+
+/// Markup with made-up words: about as compressible as a page, and the same each time.
+fn text(size: usize) -> Vec<u8> {
+    const SYLLABLES: [&str; 16] = [
+        "for", "ba", "ne", "li", "ter", "so", "qua", "mi", "ren", "do", "ka", "vel", "tu", "pos",
+        "ir", "ga",
+    ];
+    let mut out = Vec::with_capacity(size + 32);
+    let mut state: u32 = 12_345;
+    while out.len() < size {
+        // Numerical Recipes' linear congruential generator; its high bits are good enough here.
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        out.extend_from_slice(SYLLABLES[(state >> 28) as usize].as_bytes());
+        match (state >> 20) & 31 {
+            0 => out.extend_from_slice(b"</p>\n<p>"),
+            1..=12 => out.push(b' '),
+            _ => {}
+        }
+    }
+    out.truncate(size);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_files_have_their_size() {
+        for (i, row) in ROWS.iter().enumerate() {
+            assert!(ROWS[..i].iter().all(|other| other.name != row.name), "{}", row.name);
+        }
+        assert_eq!(text(612).len(), 612);
+        assert_eq!(text(16_384), text(16_384));
+    }
+}
