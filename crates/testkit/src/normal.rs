@@ -127,13 +127,16 @@ impl Normal {
         lines
     }
 
-    /// Lines of an error log at `level` and worse, without time, process and connection, sorted.
+    /// Lines of an error log at `level` and worse, without time, process and connection, sorted. Of
+    /// the levels below `warn` only lines about a connection: the others tell of processes.
     pub fn error_log(&self, log: &str, level: Level) -> Vec<String> {
         let mut lines: Vec<String> = log
             .lines()
-            .filter_map(split_error_line)
-            .filter(|(word, _)| Level::parse(word).is_some_and(|l| l <= level))
-            .map(|(word, message)| format!("[{word}] {}", self.text(message, 0, None)))
+            .filter_map(ErrorLine::parse)
+            .filter(|line| line.level <= level && (line.of_connection || line.level <= Level::Warn))
+            // Whether the server sees the end of an idle connection before it quits is chance.
+            .filter(|line| !line.message.contains("closed keepalive connection"))
+            .map(|line| format!("{:?}: {}", line.level, self.text(line.message, 0, None)))
             .collect();
         lines.sort();
         lines
@@ -263,16 +266,27 @@ fn log_time(line: &str) -> String {
     }
 }
 
-// 2026/11/21 09:00:00 [error] 12#12: *3 message
-fn split_error_line(line: &str) -> Option<(&str, &str)> {
-    let (_, rest) = line.split_once(" [")?;
-    let (level, rest) = rest.split_once("] ")?;
-    let (_, message) = rest.split_once(": ")?;
-    let message = match message.strip_prefix('*').and_then(|m| m.split_once(' ')) {
-        Some((number, text)) if number.bytes().all(|b| b.is_ascii_digit()) => text,
-        _ => message,
-    };
-    Some((level, message))
+struct ErrorLine<'a> {
+    level: Level,
+    of_connection: bool,
+    message: &'a str,
+}
+
+impl ErrorLine<'_> {
+    // 2026/11/21 09:00:00 [error] 12#12: *3 message
+    fn parse(line: &str) -> Option<ErrorLine<'_>> {
+        let (_, rest) = line.split_once(" [")?;
+        let (level, rest) = rest.split_once("] ")?;
+        let level = Level::parse(level)?;
+        let (_, message) = rest.split_once(": ")?;
+        let number = message.strip_prefix('*').and_then(|m| m.split_once(' '));
+        Some(match number {
+            Some((number, message)) if number.bytes().all(|b| b.is_ascii_digit()) => {
+                ErrorLine { level, of_connection: true, message }
+            }
+            _ => ErrorLine { level, of_connection: false, message },
+        })
+    }
 }
 
 fn gunzip(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
@@ -363,7 +377,9 @@ mod tests {
         assert_eq!(access, ["a", "b [{time}] x"]);
         let log = "2026/11/21 09:00:00 [error] 12#12: *3 open() \"/tmp/p/x\" failed\n\
             2026/11/21 09:00:00 [notice] 12#12: start\n";
-        assert_eq!(normal().error_log(log, Level::Error), ["[error] open() \"{prefix}/x\" failed"]);
+        let line = "Error: open() \"{prefix}/x\" failed";
+        assert_eq!(normal().error_log(log, Level::Error), [line]);
+        assert_eq!(normal().error_log(log, Level::Info), [line]);
     }
 
     #[test]
