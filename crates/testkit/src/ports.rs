@@ -32,11 +32,13 @@ impl Port {
         for _ in 0..COUNT {
             let step = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
             let number = FIRST + ((u32::from(start) + u32::from(step)) % u32::from(COUNT)) as u16;
-            let lock = File::options()
-                .create(true)
-                .append(true)
-                .open(dir.join(number.to_string()))
-                .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", dir.display())))?;
+            let path = dir.join(number.to_string());
+            let lock = match File::options().create(true).append(true).open(&path) {
+                Ok(lock) => lock,
+                // Another user's: that port is taken or was.
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => continue,
+                Err(e) => return Err(io::Error::new(e.kind(), format!("{}: {e}", path.display()))),
+            };
             if lock.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
                 return Ok(Port { number, _lock: lock });
             }
