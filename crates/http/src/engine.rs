@@ -9,7 +9,7 @@
 use std::{future::Future, pin::Pin};
 
 use forebay_session::log::Severity;
-use forebay_wire::h1::Method;
+use forebay_wire::h1::{BodyLength, Method};
 
 use crate::{
     client::{Client, Nobody},
@@ -264,7 +264,10 @@ fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
         }
     }
     let limit = plan.location(r.location).core.client_max_body_size;
-    let length = r.input.framing.body.length().unwrap_or(0);
+    let length = match r.input.framing.body {
+        BodyLength::Length(length) => length,
+        BodyLength::None | BodyLength::Chunked => 0,
+    };
     if limit > 0 && length > limit && !r.subrequest && r.body.is_unread() {
         r.log_error(
             Severity::Error,

@@ -54,6 +54,8 @@ pub fn load(
         parents: vec![LocId(0)],
     };
     reader.block(LocId(0), block.children(), Contexts::HTTP);
+    let core = reader.levels[0].make::<core::Conf>();
+    core.default_paths(|name| reader.cx.loader.full_path(name));
     reader.inherit();
     let levels = reader.levels;
     let plan = compile(&levels, modules, &mut cx, default_error_log, privileged);

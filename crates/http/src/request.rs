@@ -6,6 +6,7 @@
 
 use std::{cell::Cell, fmt, net::IpAddr, net::SocketAddr, rc::Rc, sync::Arc};
 
+use forebay_rt::pool;
 use forebay_session::{
     log::Severity,
     var::{Registry, Scope, Store},
@@ -239,9 +240,14 @@ impl Request {
         child
     }
 
-    /// Takes it apart for the next one.
+    /// Takes it apart for the next one; its buffer goes back to the pool.
     pub fn into_parts(self) -> Parts {
-        let Request { input, uri, args, response, store, compressed, .. } = self;
+        let Request { mut input, uri, args, mut response, store, compressed, .. } = self;
+        if let Some(input) = Rc::get_mut(&mut input) {
+            pool::recycle(std::mem::take(&mut input.buf));
+        }
+        // A body may hold a file, which is not to stay open until the next request.
+        response.clear();
         Parts { input, uri, args, response, store, compressed }
     }
 

@@ -154,7 +154,7 @@ pub fn is_msie(agent: &[u8]) -> bool {
 /// `msie_refresh`: a page that redirects old MSIE, which would otherwise ask with a POST again.
 pub fn refresh(r: &mut Request, location: &[u8]) {
     let mut out = b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=".to_vec();
-    forebay_wire::uri::escape(forebay_wire::uri::Escape::Refresh, location, &mut out);
+    forebay_wire::uri::escape(forebay_wire::uri::Kind::Refresh, location, &mut out);
     out.extend_from_slice(b"\"></head><body></body></html>\r\n");
     r.respond(200, Bytes::from_static(b"text/html"), out.into());
     r.response.location = None;

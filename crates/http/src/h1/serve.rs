@@ -248,7 +248,7 @@ fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
     let input = r.input.clone();
     let raw = input.head.uri.of(&input.buf);
     let flags = &input.head.uri_flags;
-    if uri::is_simple(flags) {
+    if flags.is_simple() {
         let (path, args) = match flags.args_start {
             Some(at) => {
                 let at = (at - input.head.uri.start) as usize;
