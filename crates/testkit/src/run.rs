@@ -191,7 +191,9 @@ pub fn run_case(case: &Case, forebay: &Path, nginx: &Path, rows: Option<&str>) -
                 &case.checks,
             ),
         };
-        report.failures.extend(found.iter().map(|text| format!("{title}\n{text}")));
+        if !found.is_empty() {
+            report.failures.push(format!("{title}\n{}", found.join("\n")));
+        }
     }
     for server in [&mut oracle, &mut subject] {
         if !server.stop() {
@@ -329,11 +331,7 @@ impl Totals {
             return;
         }
         self.failed_files += 1;
-        println!(
-            "FAIL  {name}: {} requests, {} differences",
-            report.requests,
-            report.failures.len()
-        );
+        println!("FAIL  {name}: {} requests, {} differ", report.requests, report.failures.len());
         for failure in &report.failures {
             println!("    {}", failure.replace('\n', "\n    "));
         }
@@ -343,7 +341,7 @@ impl Totals {
         let Totals { files, requests, intended, failed_files, failures } = self;
         println!(
             "differential: {requests} requests in {files} files, {intended} differ as intended, \
-             {failures} differences in {failed_files} files"
+             {failures} differ otherwise in {failed_files} files"
         );
         if *failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
