@@ -1,0 +1,314 @@
+//! The parsers of peer input, each behind one function of bytes, for the fuzz targets in `fuzz/`
+//! and for the mutation test below. Beside not panicking, each must hold what its module promises.
+
+use crate::h1::chunked::Decoder;
+use crate::h1::{Options, Parser, Progress, framing, validate_host};
+use crate::range::RangeResult;
+use crate::{accept, date, proxy_protocol, range, uri};
+
+/// A head read at once and in pieces is the same; its framing and host are decided.
+pub fn h1_head(data: &[u8]) {
+    // Small buffers, so that limits are met; the first bits choose the options.
+    let bits = data.first().copied().unwrap_or(0);
+    let opts = Options {
+        underscores: bits & 1 != 0,
+        ignore_invalid_headers: bits & 2 != 0,
+        client_header_buffer_size: if bits & 4 != 0 { 64 } else { 1024 },
+        large_buffers: if bits & 8 != 0 { (2, 128) } else { (4, 8192) },
+        max_headers: 16,
+    };
+    let mut whole = Parser::new();
+    let at_once = whole.parse(data, &opts);
+    let mut parser = Parser::new();
+    let mut in_pieces = parser.parse(&[], &opts);
+    let step = 1 + usize::from(bits >> 6);
+    for len in (step..data.len()).step_by(step).chain([data.len()]) {
+        if in_pieces == Ok(Progress::Partial) {
+            in_pieces = parser.parse(&data[..len], &opts);
+        }
+    }
+    assert_eq!(at_once, in_pieces);
+    let Ok(Progress::Complete { consumed }) = at_once else { return };
+    assert!(consumed <= data.len());
+    assert_eq!(whole.head(), parser.head());
+    assert!(whole.head().headers.len() <= opts.max_headers);
+    let mut path = Vec::new();
+    let uri = whole.head().uri.of(data);
+    if uri::normalize(uri, true, &mut path).is_ok() && whole.head().uri_flags.is_simple() {
+        assert!(uri.starts_with(&path), "a simple path is its own normal form");
+    }
+    if let Ok(framing) = framing(whole.head(), data)
+        && let Some(host) = framing.host
+    {
+        let mut name = Vec::new();
+        assert!(validate_host(host.of(data), &mut name).is_ok());
+        assert!(name.iter().all(|&ch| ch > b' ' && ch != b'/' && !ch.is_ascii_uppercase()));
+    }
+}
+
+/// A chunked body read at once and bytewise is the same.
+pub fn chunked(data: &[u8]) {
+    let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let (mut decoder, mut body, mut used) = (Decoder::new(), Vec::new(), 0);
+        for mut piece in pieces {
+            while !piece.is_empty() && !decoder.is_done() {
+                let Ok(step) = decoder.decode(piece) else { return None };
+                assert!(step.consumed > 0 && step.data.end <= step.consumed);
+                body.extend_from_slice(&piece[step.data]);
+                used += step.consumed;
+                piece = &piece[step.consumed..];
+            }
+        }
+        Some((body, used, decoder.is_done()))
+    };
+    assert_eq!(read(&mut std::iter::once(data)), read(&mut data.chunks(1)));
+}
+
+/// A normalised path has neither NUL nor a way up, and escaping is undone by unescaping.
+pub fn uri(data: &[u8]) {
+    let mut out = Vec::new();
+    for merge in [true, false] {
+        if let Ok(parsed) = uri::normalize(data, merge, &mut out) {
+            assert!(out.first() == Some(&b'/') && !out.contains(&0));
+            assert!(out.split(|&ch| ch == b'/').all(|segment| segment != b".." && segment != b"."));
+            assert!(!merge || !out.windows(2).any(|pair| pair == b"//"));
+            assert!(parsed.args.is_none_or(|args| args.end <= data.len()));
+            assert!(parsed.ext.is_none_or(|ext| ext.end <= out.len()));
+        }
+    }
+    if uri::parse_unsafe(data, &mut out).is_some() {
+        assert!(out.split(|&ch| ch == b'/').all(|segment| segment != b".."));
+    }
+    for kind in [uri::Kind::Uri, uri::Kind::Args, uri::Kind::UriComponent, uri::Kind::Html] {
+        let (mut escaped, mut back) = (Vec::new(), Vec::new());
+        uri::escape(kind, data, &mut escaped);
+        assert!(escaped.iter().all(|ch| (0x21..0x7f).contains(ch)));
+        uri::unescape(&escaped, uri::Unescape::All, &mut back);
+        assert_eq!(back, data);
+    }
+    let mut text = Vec::new();
+    uri::escape_json(data, &mut text);
+    assert!(std::str::from_utf8(&text).is_ok() && text.iter().all(|&ch| ch >= b' '));
+    text.clear();
+    uri::escape_log(data, &mut text);
+    assert!(text.iter().all(|ch| (0x20..0x7f).contains(ch)));
+}
+
+/// Ranges lie within the file and sum up to no more than it.
+pub fn range(data: &[u8]) {
+    for size in [0, 1, 1000, i64::MAX as u64, u64::MAX] {
+        if let RangeResult::Ranges(ranges) = range::parse(data, size, 8) {
+            assert!(!ranges.is_empty() && ranges.len() <= 8);
+            assert!(ranges.iter().all(|&(start, end)| start < end && end <= size));
+            let sum: u128 = ranges.iter().map(|(start, end)| u128::from(end - start)).sum();
+            assert!(sum <= u128::from(size));
+        }
+    }
+}
+
+/// A date that is read can be written and read again.
+pub fn date(data: &[u8]) {
+    if let Some(secs) = date::parse_http_time(data) {
+        let mut text = [0; 29];
+        date::write_http_time(secs, &mut text);
+        assert!(secs < -62_167_219_200 || date::parse_http_time(&text) == Some(secs));
+        date::write_cookie_time(secs, &mut Vec::new());
+    }
+}
+
+/// A PROXY header is bounded, and a prefix of it is never another one.
+pub fn proxy_protocol(data: &[u8]) {
+    if let Ok(Some((len, header))) = proxy_protocol::parse(data) {
+        assert!(len <= data.len() && len <= proxy_protocol::MAX_HEADER);
+        assert_eq!(proxy_protocol::parse(&data[..len]), Ok(Some((len, header))));
+        assert_eq!(proxy_protocol::parse(&data[..len - 1]), Ok(None));
+        assert!(proxy_protocol::tlvs(header.tlvs.of(data)).count() <= len);
+    }
+}
+
+/// Quality values stay in their range.
+pub fn accept(data: &[u8]) {
+    accept::gzip_ok(data);
+    for coding in [&b"gzip"[..], b"br", b"zstd", b""] {
+        assert!(accept::quality(data, coding) <= 1000);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// xorshift64*: the same inputs on every machine.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        }
+
+        fn below(&mut self, bound: usize) -> usize {
+            (self.next() >> 32) as usize % bound.max(1)
+        }
+    }
+
+    /// Bytes that parsers have opinions about.
+    const PIECES: &[&[u8]] = &[
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\0",
+        b" ",
+        b"\t",
+        b":",
+        b"/",
+        b"//",
+        b"/../",
+        b"/..",
+        b"/.",
+        b"?",
+        b"#",
+        b"%",
+        b"%00",
+        b"%2e",
+        b"%2F",
+        b"%zz",
+        b"+",
+        b"-",
+        b",",
+        b";",
+        b"=",
+        b"0",
+        b"1",
+        b"9",
+        b"ffffffffffffffff",
+        b"9223372036854775807",
+        b"18446744073709551616",
+        b"\x7f",
+        b"\x80",
+        b"\xff",
+        b"HTTP/1.1",
+        b"chunked",
+        b"gzip;q=0.001",
+        b"Host: a\r\n",
+        b"\r\n\r\n",
+        b"q=1",
+    ];
+
+    fn mutate(seed: &[u8], random: &mut Random) -> Vec<u8> {
+        let mut data = seed.to_vec();
+        for _ in 0..random.below(4) {
+            let at = random.below(data.len() + 1);
+            match random.below(6) {
+                0 if at < data.len() => data[at] = random.next() as u8,
+                1 if at < data.len() => data[at] ^= 1 << random.below(8),
+                2 => data.truncate(at),
+                3 => {
+                    let end = (at + random.below(8)).min(data.len());
+                    data.drain(at..end);
+                }
+                4 => {
+                    let end = (at + random.below(64)).min(data.len());
+                    let copy = data[at..end].to_vec();
+                    data.splice(at..at, copy);
+                }
+                _ => {
+                    let piece = PIECES[random.below(PIECES.len())];
+                    data.splice(at..at, piece.iter().copied());
+                }
+            }
+        }
+        data
+    }
+
+    fn run(target: fn(&[u8]), seeds: &[&[u8]], rounds: usize) {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        for seed in seeds {
+            target(seed);
+            for len in 0..seed.len() {
+                target(&seed[..len]);
+            }
+        }
+        for _ in 0..rounds {
+            let seed = seeds[random.below(seeds.len())];
+            target(&mutate(seed, &mut random));
+        }
+    }
+
+    #[test]
+    fn h1_head_survives_mutation() {
+        let seeds: &[&[u8]] = &[
+            b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"\r\nPOST http://Foo.example:80/a/../b.c?d#e HTTP/1.1\nhost: B:1\nContent-Length: 5\n\n",
+            b"GET http://[::1]?x HTTP/1.0\r\nConnection: keep-alive, upgrade\r\nUpgrade: h2c\r\n\r\n",
+            b"PUT /%2e/+a HTTP/1.1\r\nHost: a_b.\r\nTransfer-Encoding: chunked\r\nX_y: z\r\n\r\n",
+            b"GET /index.html\r\n",
+            b"KILL /aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa HTTP/1.1\r\n\
+              A: bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb\r\n\
+              C: ddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd\r\n\r\n",
+            b"MOVE / HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nAccept-Encoding: gzip\r\nUser-Agent: x\r\n\r\n",
+        ];
+        run(super::h1_head, seeds, 100_000);
+    }
+
+    #[test]
+    fn chunked_survives_mutation() {
+        let seeds: &[&[u8]] = &[
+            b"5\r\nhello\r\n0\r\n\r\n",
+            b"00a;a=\"b c\";d\r\n0123456789\r\n1 ;x\r\ny\r\n0\r\nA: b\r\nC:\r\n\r\nGET / HTTP/1.1",
+            b"7fffffffffffffff\r\nabc",
+        ];
+        run(super::chunked, seeds, 200_000);
+    }
+
+    #[test]
+    fn uri_survives_mutation() {
+        let seeds: &[&[u8]] = &[
+            b"/a/b/../c/./d//e.html?f=g#h",
+            b"/%2e%2e/%2F%25%3f%23/..",
+            b"?x",
+            b"/a+b%2Bc\xc3\xa9\xff\"<>&'\\",
+        ];
+        run(super::uri, seeds, 200_000);
+    }
+
+    #[test]
+    fn range_survives_mutation() {
+        let seeds: &[&[u8]] = &[
+            b"bytes=0-499,500-999,-1",
+            b"bytes= 0 - 9223372036854775807 , -5 , 99999999999999999999-",
+            b"bytes=0-,0-,0-,0-,0-,0-,0-,0-,0-",
+        ];
+        run(super::range, seeds, 300_000);
+    }
+
+    #[test]
+    fn date_survives_mutation() {
+        let seeds: &[&[u8]] = &[
+            b"Sun, 06 Nov 1994 08:49:37 GMT",
+            b"Sunday, 06-Nov-94 08:49:37 GMT",
+            b"Sun Nov  6 08:49:37 1994",
+            b"Tue, 29 Feb 2000 23:59:59 GMT",
+        ];
+        run(super::date, seeds, 300_000);
+    }
+
+    #[test]
+    fn proxy_protocol_survives_mutation() {
+        let seeds: &[&[u8]] = &[
+            b"PROXY TCP4 192.0.2.1 198.51.100.1 1000 80\r\nGET",
+            b"PROXY TCP6 2001:db8::1 ::1 65535 443\r\n",
+            b"PROXY UNKNOWN x\r\n",
+            b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x11\xc0\0\x02\x01\xc6\x33\x64\x01\x03\xe8\0\x50\x01\0\x02h2",
+            b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0",
+        ];
+        run(super::proxy_protocol, seeds, 300_000);
+    }
+
+    #[test]
+    fn accept_survives_mutation() {
+        let seeds: &[&[u8]] =
+            &[b"gzip, deflate;q=0.5, br;q=0.001, *;q=0", b"xgzip,gzip ; q=1.000", b"*;Q=0."];
+        run(super::accept, seeds, 300_000);
+    }
+}

@@ -1,0 +1,256 @@
+//! What a head means for the bytes that follow it: decided once, here, for reading and forwarding.
+//! Answers ngx_http_process_host, ngx_http_process_connection and ngx_http_process_request_header.
+//!
+//! DIFFERS: `close` in any `Connection` line wins; in nginx the last line that says `close` or
+//! `keep-alive` does (RFC 9112 §9.6).
+//!
+//! *Invariant:* nothing else in Forebay reads Content-Length, Transfer-Encoding, Connection, Host
+//! or Expect of a request to decide where it ends or what it is for.
+
+use super::field::FieldId;
+use super::head::{Head, Version};
+use super::host::split_host;
+use super::method::Method;
+use crate::{Reject, Span};
+
+/// How long the request body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyLength {
+    /// No body: neither length nor coding.
+    None,
+    /// `Content-Length`, bytes.
+    Length(u64),
+    /// `Transfer-Encoding: chunked`.
+    Chunked,
+}
+
+/// The meaning of a head for its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Framing {
+    /// The effective authority, as sent, with the port: of the target, else of `Host`. It is
+    /// valid; [`super::validate_host`] gives its normal form.
+    pub host: Option<Span>,
+    /// The body.
+    pub body: BodyLength,
+    /// Whether the client wants the connection kept.
+    pub keep_alive: bool,
+    /// Whether the client waits for `100 Continue`.
+    pub expect_continue: bool,
+    /// Whether the client asks for another protocol: `Upgrade`, nominated in `Connection`.
+    pub upgrade: bool,
+}
+
+/// Headers collected in one pass.
+#[derive(Default)]
+struct Seen {
+    unique: u32,
+    host: Option<Span>,
+    length: Option<Span>,
+    coding: Option<Span>,
+    expect: Option<Span>,
+    close: bool,
+    keep_alive: bool,
+    upgrade: bool,
+    upgrade_nominated: bool,
+}
+
+/// Decides the framing of a complete head, or refuses it.
+pub fn framing(head: &Head, buf: &[u8]) -> Result<Framing, Reject> {
+    let target_host = target_host(head, buf)?;
+    let seen = collect(head, buf)?;
+    let host = target_host.or(seen.host);
+    if seen.host.is_none() && head.version == Version::Http11 {
+        return Err(Reject::NoHost);
+    }
+    let body = body_length(head, buf, &seen)?;
+    match head.method {
+        Method::Connect => return Err(Reject::Connect),
+        Method::Trace => return Err(Reject::Trace),
+        _ => {}
+    }
+    let http11 = head.version == Version::Http11;
+    let keep_alive = !seen.close && (http11 || seen.keep_alive);
+    // ngx_http_test_expect: any other expectation is ignored.
+    let expects = |value: Span| value.of(buf).eq_ignore_ascii_case(b"100-continue");
+    Ok(Framing {
+        host,
+        body,
+        keep_alive,
+        expect_continue: http11 && seen.expect.is_some_and(expects),
+        upgrade: http11 && seen.upgrade && seen.upgrade_nominated,
+    })
+}
+
+/// The authority of an absolute-form target; it replaces `Host` (RFC 9112 §3.2.2).
+fn target_host(head: &Head, buf: &[u8]) -> Result<Option<Span>, Reject> {
+    let Some(host) = head.host else { return Ok(None) };
+    let end = head.port.map_or(host.end, |port| port.end);
+    let authority = Span { start: host.start, end };
+    split_host(authority.of(buf)).map_err(|_| Reject::InvalidTargetHost)?;
+    Ok(Some(authority))
+}
+
+fn collect(head: &Head, buf: &[u8]) -> Result<Seen, Reject> {
+    let mut seen = Seen::default();
+    for field in &head.headers {
+        if field.id == FieldId::Other {
+            continue;
+        }
+        if field.id.is_unique() {
+            let bit = 1 << field.id as u8;
+            if seen.unique & bit != 0 {
+                return Err(match field.id {
+                    FieldId::Host => Reject::DuplicateHost,
+                    _ => Reject::DuplicateHeader,
+                });
+            }
+            seen.unique |= bit;
+        }
+        match field.id {
+            FieldId::Host => {
+                split_host(field.value.of(buf))?;
+                seen.host = Some(field.value);
+            }
+            FieldId::ContentLength => seen.length = Some(field.value),
+            FieldId::TransferEncoding => seen.coding = Some(field.value),
+            FieldId::Expect => seen.expect = Some(field.value),
+            FieldId::Upgrade => seen.upgrade = !field.value.is_empty(),
+            FieldId::Connection => connection(field.value.of(buf), &mut seen),
+            _ => {}
+        }
+    }
+    Ok(seen)
+}
+
+/// nginx looks for `close` and `keep-alive` anywhere in the value; closing in doubt is safe.
+fn connection(value: &[u8], seen: &mut Seen) {
+    if contains_ignore_case(value, b"close") {
+        seen.close = true;
+    } else if contains_ignore_case(value, b"keep-alive") {
+        seen.keep_alive = true;
+    }
+    seen.upgrade_nominated |= tokens(value).any(|token| token.eq_ignore_ascii_case(b"upgrade"));
+}
+
+/// The members of a comma-separated list, without the white space around them (RFC 9110 §5.6.1).
+pub fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&ch| ch == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
+}
+
+fn contains_ignore_case(value: &[u8], needle: &[u8]) -> bool {
+    value.windows(needle.len()).any(|window| window.eq_ignore_ascii_case(needle))
+}
+
+/// RFC 9112 §6.3, in the order and with the answers of ngx_http_process_request_header: what is
+/// not plainly one thing is refused.
+fn body_length(head: &Head, buf: &[u8], seen: &Seen) -> Result<BodyLength, Reject> {
+    let length = match seen.length {
+        Some(value) => Some(parse_length(value.of(buf)).ok_or(Reject::ContentLength)?),
+        None => None,
+    };
+    let Some(coding) = seen.coding else {
+        return Ok(length.map_or(BodyLength::None, BodyLength::Length));
+    };
+    if head.version < Version::Http11 {
+        return Err(Reject::TransferEncodingIn10);
+    }
+    if !coding.of(buf).eq_ignore_ascii_case(b"chunked") {
+        return Err(Reject::UnknownTransferEncoding);
+    }
+    if length.is_some() {
+        return Err(Reject::LengthAndChunked);
+    }
+    Ok(BodyLength::Chunked)
+}
+
+/// `1*DIGIT` below 2^63 (ngx_atoof): no sign, no space, no list.
+pub fn parse_length(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    let mut length = 0i64;
+    for &ch in digits {
+        if !ch.is_ascii_digit() {
+            return None;
+        }
+        length = length.checked_mul(10)?.checked_add(i64::from(ch - b'0'))?;
+    }
+    u64::try_from(length).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::h1::{Options, Parser};
+
+    fn frame(head: &str) -> Result<(Framing, Option<String>), Reject> {
+        let mut parser = Parser::new();
+        let buf = head.as_bytes();
+        parser.parse(buf, &Options::default())?;
+        let framing = framing(parser.head(), buf)?;
+        let host = framing.host.map(|host| String::from_utf8_lossy(host.of(buf)).into_owned());
+        Ok((framing, host))
+    }
+
+    #[test]
+    fn connections_are_kept_by_version_and_token() {
+        for (version, connection, keep) in [
+            ("1.1", "", true),
+            ("1.0", "", false),
+            ("1.1", "Connection: close\r\n", false),
+            ("1.1", "Connection: foo, Close\r\n", false),
+            ("1.0", "Connection: Keep-Alive\r\n", true),
+            ("1.1", "Connection: close\r\nConnection: keep-alive\r\n", false),
+            ("1.1", "Connection: keep-alive\r\nConnection: close\r\n", false),
+            ("1.2", "", true),
+        ] {
+            let head = format!("GET / HTTP/{version}\r\nHost: a\r\n{connection}\r\n");
+            assert_eq!(frame(&head).unwrap().0.keep_alive, keep, "{head}");
+        }
+        assert!(!frame("GET /\r\n").unwrap().0.keep_alive);
+    }
+
+    #[test]
+    fn an_upgrade_must_be_nominated_in_http_11() {
+        for (version, fields, upgrade) in [
+            ("1.1", "Upgrade: websocket\r\nConnection: Upgrade\r\n", true),
+            ("1.1", "Connection: keep-alive, Upgrade\r\nUpgrade: h2c\r\n", true),
+            ("1.1", "Upgrade: websocket\r\n", false),
+            ("1.1", "Connection: Upgrade\r\n", false),
+            ("1.0", "Upgrade: websocket\r\nConnection: Upgrade\r\n", false),
+        ] {
+            let head = format!("GET / HTTP/{version}\r\nHost: a\r\n{fields}\r\n");
+            assert_eq!(frame(&head).unwrap().0.upgrade, upgrade, "{head}");
+        }
+    }
+
+    #[test]
+    fn only_100_continue_is_an_expectation() {
+        for (version, value, expect) in
+            [("1.1", "100-Continue", true), ("1.0", "100-continue", false), ("1.1", "x", false)]
+        {
+            let head = format!("GET / HTTP/{version}\r\nHost: a\r\nExpect: {value}\r\n\r\n");
+            assert_eq!(frame(&head).unwrap().0.expect_continue, expect, "{head}");
+        }
+    }
+
+    #[test]
+    fn the_target_names_the_host_before_host_does() {
+        for (head, host) in [
+            ("GET / HTTP/1.1\r\nHost: A:80\r\n\r\n", Some("A:80")),
+            ("GET http://B:81/ HTTP/1.1\r\nHost: a\r\n\r\n", Some("B:81")),
+            ("GET http://b HTTP/1.0\r\n\r\n", Some("b")),
+            ("GET http://b:?x HTTP/1.0\r\n\r\n", Some("b:")),
+            ("GET / HTTP/1.0\r\n\r\n", None),
+        ] {
+            assert_eq!(frame(head).unwrap().1.as_deref(), host, "{head}");
+        }
+    }
+
+    #[test]
+    fn methods_that_nginx_never_serves_are_refused_last() {
+        assert_eq!(frame("TRACE / HTTP/1.0\r\n\r\n"), Err(Reject::Trace));
+        assert_eq!(frame("CONNECT / HTTP/1.0\r\n\r\n"), Err(Reject::Connect));
+        assert_eq!(frame("TRACE / HTTP/1.1\r\n\r\n"), Err(Reject::NoHost));
+    }
+}

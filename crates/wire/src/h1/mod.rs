@@ -1,0 +1,17 @@
+//! HTTP/1: heads, framing, chunked bodies, and what is written back.
+//! Answers ngx_http_parse.c and the parsing half of ngx_http_request.c.
+
+pub mod chunked;
+pub mod encode;
+pub mod field;
+pub mod framing;
+pub mod head;
+pub mod host;
+pub mod method;
+mod request_line;
+
+pub use field::FieldId;
+pub use framing::{BodyLength, Framing, framing};
+pub use head::{Field, Head, Options, Parser, Progress, UriFlags, Version};
+pub use host::validate_host;
+pub use method::Method;
