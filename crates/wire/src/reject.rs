@@ -106,4 +106,18 @@ impl Reject {
             Reject::ProxyProtocol => "broken header",
         }
     }
+
+    /// Whether the fault is in the request line; else it is in the fields or the body.
+    pub fn in_request_line(self) -> bool {
+        matches!(
+            self,
+            Reject::InvalidMethod
+                | Reject::InvalidRequest
+                | Reject::InvalidVersion
+                | Reject::Invalid09Method
+                | Reject::UriTooLong
+                | Reject::InvalidTargetHost
+                | Reject::Connect
+        )
+    }
 }

@@ -14,9 +14,10 @@ use super::method::Method;
 use crate::{Reject, Span};
 
 /// How long the request body is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BodyLength {
     /// No body: neither length nor coding.
+    #[default]
     None,
     /// `Content-Length`, bytes.
     Length(u64),
@@ -25,7 +26,7 @@ pub enum BodyLength {
 }
 
 /// The meaning of a head for its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Framing {
     /// The effective authority, as sent, with the port: of the target, else of `Host`. It is
     /// valid; [`super::validate_host`] gives its normal form.

@@ -199,11 +199,9 @@ impl Parser {
         &self.head
     }
 
-    /// Takes the head out, leaving the parser as new.
-    pub fn take(&mut self) -> Head {
-        let head = std::mem::take(&mut self.head);
-        self.reset();
-        head
+    /// Gives the head away for an old one, whose memory is used again. The parser is not reset.
+    pub fn swap_head(&mut self, head: &mut Head) {
+        std::mem::swap(&mut self.head, head);
     }
 
     /// Reads on. `buf` begins with the request's first byte and holds all that came so far.

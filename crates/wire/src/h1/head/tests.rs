@@ -5,8 +5,8 @@ use super::*;
 fn parse(buf: &[u8], opts: &Options) -> Result<(usize, Head), Reject> {
     let mut parser = Parser::new();
     match parser.parse(buf, opts)? {
-        Progress::Partial => Ok((0, parser.take())),
-        Progress::Complete { consumed } => Ok((consumed, parser.take())),
+        Progress::Partial => Ok((0, std::mem::take(&mut parser.head))),
+        Progress::Complete { consumed } => Ok((consumed, std::mem::take(&mut parser.head))),
     }
 }
 
