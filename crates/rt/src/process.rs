@@ -9,6 +9,7 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +17,7 @@ use std::process::Command;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::signal::kill;
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{ForkResult, dup2_stdin, dup2_stdout, fork, setsid};
+use nix::unistd::{ForkResult, dup2_stdin, dup2_stdout, setsid};
 use rustix::process::{WaitOptions, WaitStatus, wait};
 
 use crate::signals::{self, Signal};
@@ -58,17 +59,24 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Runs `body` in a child process, which exits with the code that it returns; a panic is code 101.
+/// On which side of a fork we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forked {
+    /// The old process; the new one has this id.
+    Parent(Pid),
+    /// The new process.
+    Child,
+}
+
+/// Doubles the process. Everything the child does not need it should drop: descriptors count as
+/// open until both have closed them.
 ///
 /// Refused while other threads run: the child would have their locks and not them.
-pub fn fork_child(body: impl FnOnce() -> i32) -> io::Result<Pid> {
-    match forked()? {
-        ForkResult::Parent { child } => Ok(child.as_raw()),
-        ForkResult::Child => {
-            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(101);
-            std::process::exit(code)
-        }
-    }
+pub fn fork() -> io::Result<Forked> {
+    Ok(match raw_fork()? {
+        ForkResult::Parent { child } => Forked::Parent(child.as_raw()),
+        ForkResult::Child => Forked::Child,
+    })
 }
 
 /// Puts the process in the background (ngx_daemon): a child goes on in a session of its own with
@@ -76,7 +84,7 @@ pub fn fork_child(body: impl FnOnce() -> i32) -> io::Result<Pid> {
 /// the log takes it over.
 pub fn daemonize() -> io::Result<()> {
     let null = fs::File::options().read(true).write(true).open("/dev/null")?;
-    if forked()?.is_parent() {
+    if fork()? != Forked::Child {
         std::process::exit(0);
     }
     setsid()?;
@@ -146,6 +154,25 @@ pub fn exec_upgrade(
     Pid::try_from(pid).map_err(io::Error::other)
 }
 
+/// Replaces the environment (ngx_set_environment). Refused while other threads run, which could
+/// read it.
+pub fn set_environment(vars: &[(OsString, OsString)]) -> io::Result<()> {
+    if !single_threaded() {
+        return Err(io::Error::other("environment changed while other threads run"));
+    }
+    #[allow(unsafe_code)]
+    // SAFETY: no other thread runs that could read the environment meanwhile.
+    unsafe {
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_variable_name(name)) {
+            std::env::remove_var(name);
+        }
+        for (name, value) in vars.iter().filter(|(name, _)| is_variable_name(name)) {
+            std::env::set_var(name, value);
+        }
+    }
+    Ok(())
+}
+
 /// Makes standard error a copy of `log`, so that what a library prints there is not lost
 /// (ngx_log_redirect_stderr).
 pub fn redirect_stderr(log: BorrowedFd<'_>) -> io::Result<()> {
@@ -189,6 +216,12 @@ fn keep_over_exec(fd: RawFd) -> io::Result<()> {
     }
 }
 
+/// What std takes as the name of a variable; others can come from a careless parent. Values need
+/// no look: they come from C strings or the configuration, which have no NUL.
+pub(crate) fn is_variable_name(name: &OsStr) -> bool {
+    !name.is_empty() && !name.as_bytes().iter().any(|byte| matches!(byte, b'=' | 0))
+}
+
 fn ending(status: WaitStatus) -> Option<Ending> {
     if let Some(code) = status.exit_status() {
         return Some(Ending::Code(code));
@@ -199,7 +232,7 @@ fn ending(status: WaitStatus) -> Option<Ending> {
 }
 
 #[allow(unsafe_code)]
-fn forked() -> io::Result<ForkResult> {
+fn raw_fork() -> io::Result<ForkResult> {
     if !single_threaded() {
         return Err(io::Error::other("fork while other threads run"));
     }
@@ -207,7 +240,7 @@ fn forked() -> io::Result<ForkResult> {
     io::stdout().flush()?;
     // SAFETY: no other thread runs, so no lock is held and no memory is half written that the
     // child could meet.
-    Ok(unsafe { fork() }?)
+    Ok(unsafe { nix::unistd::fork() }?)
 }
 
 #[cfg(test)]
@@ -222,6 +255,14 @@ mod tests {
     use std::time::Duration;
 
     const SOON: Duration = Duration::from_secs(20);
+
+    /// Runs `body` in a child, which exits with the code that it returns.
+    fn fork_child(body: impl FnOnce() -> i32) -> io::Result<Pid> {
+        match fork()? {
+            Forked::Parent(child) => Ok(child),
+            Forked::Child => std::process::exit(body()),
+        }
+    }
 
     /// Waits for the next child of the current process to end.
     fn next_ending(signals: &Signals) -> (Pid, Ending) {
@@ -253,9 +294,6 @@ mod tests {
             let signals = Signals::take().unwrap();
             let pid = fork_child(|| 3).unwrap();
             assert_eq!(next_ending(&signals), (pid, Ending::Code(3)));
-
-            let pid = fork_child(|| panic!("contained")).unwrap();
-            assert_eq!(next_ending(&signals), (pid, Ending::Code(101)));
 
             // Waits for ever: its end of the line stays open in us.
             let (ours, theirs) = pair().unwrap();
@@ -322,6 +360,15 @@ mod tests {
 
             let missing = exec_upgrade(Path::new("/nonexistent"), &argv, &env, &[]).unwrap_err();
             assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
+        });
+    }
+
+    #[test]
+    fn environment_is_what_was_set() {
+        testing::in_child("process::tests::environment_is_what_was_set", || {
+            let vars = [("A".into(), "1".into()), ("B=".into(), "2".into())];
+            set_environment(&vars).unwrap();
+            assert_eq!(std::env::vars_os().collect::<Vec<_>>(), vars[..1]);
         });
     }
 
