@@ -1,2 +1,9 @@
 //! The forebay binary.
-fn main() {}
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() {
+    let code = forebay_server::boot::main(std::env::args_os().collect());
+    std::process::exit(code);
+}

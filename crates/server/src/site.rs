@@ -1,0 +1,72 @@
+//! What is served: the `http` block, compiled. The server's side of the seam to `forebay_http`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay_conf::{Arg, Loader, Node, Span, Spec};
+use forebay_http::module::AnyModule;
+use forebay_http::plan::Plan;
+use forebay_rt::listen::{Addr, Options};
+use forebay_rt::privileges;
+use forebay_session::log::{ErrorLog, LogFile};
+
+/// A compiled `http` block.
+#[derive(Clone)]
+pub struct Site {
+    plan: Arc<Plan>,
+}
+
+impl Site {
+    /// Every directive that may stand in it.
+    pub fn specs() -> Vec<&'static Spec> {
+        modules().iter().flat_map(|module| module.specs()).collect()
+    }
+
+    /// Whether a module, by nginx's name, is built in.
+    pub fn has_module(name: &str) -> bool {
+        modules().iter().any(|module| module.name() == name)
+    }
+
+    /// Compiles a block; without one, nothing is listened on. Errors are in the loader.
+    pub fn load(
+        block: Option<&Node>,
+        loader: &mut Loader<'_>,
+        error_log: &ErrorLog,
+    ) -> Option<Site> {
+        let empty = empty_block();
+        let block = block.unwrap_or(&empty);
+        let plan = forebay_http::load(block, &modules(), loader, error_log, privileges::is_root())?;
+        Some(Site { plan: Arc::new(plan) })
+    }
+
+    /// What the threads run under.
+    pub fn plan(&self) -> Arc<Plan> {
+        self.plan.clone()
+    }
+
+    /// Where it listens.
+    pub fn listeners(&self) -> Vec<(Addr, Options)> {
+        let listeners = self.plan.listeners.iter();
+        listeners.map(|listener| (listener.addr.clone(), listener.options.clone())).collect()
+    }
+
+    /// The log files that it names.
+    pub fn logs(&self) -> impl Iterator<Item = &Arc<LogFile>> {
+        self.plan.logs.iter()
+    }
+
+    /// The names of these files.
+    pub fn log_paths(&self) -> Vec<PathBuf> {
+        self.plan.log_paths()
+    }
+}
+
+fn modules() -> Vec<Box<dyn AnyModule>> {
+    forebay_http::modules::all()
+}
+
+fn empty_block() -> Node {
+    let span = Span::default();
+    let name = Arg { value: b"http".as_slice().into(), span, quoted: false };
+    Node { name, args: Vec::new(), block: Some(Vec::new()), span, block_end: None }
+}

@@ -1,0 +1,278 @@
+//! The worker process: becomes the unprivileged user, loads the master's bundle, serves it with
+//! its threads, and obeys signals and the master's messages (nginx: ngx_worker_process_cycle).
+//!
+//! Invariant: opens nothing that its bundle does not hold.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use forebay_conf::Replay;
+use forebay_rt::channel::{Channel, Limits};
+use forebay_rt::errno::Errno;
+use forebay_rt::privileges::{self, StepError};
+use forebay_rt::signals::{Received, Signal, Signals, readable};
+use forebay_rt::{process, title};
+
+use crate::bundle::{Bundle, Message, Parts};
+use crate::core::{Core, Fixed};
+use crate::cycle::install;
+use crate::engine::{Engine, Progress};
+use crate::load::{Settings, load};
+use crate::log::Log;
+use crate::site::Site;
+
+/// What a worker is started with.
+pub struct Start {
+    /// Its configuration.
+    pub bundle: Bundle,
+    /// The bundle's descriptors.
+    pub parts: Parts,
+    /// What holds for its whole life.
+    pub fixed: Fixed,
+    /// Its environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The line to the master.
+    pub channel: Channel,
+    /// Who it says it is: `nginx` or `forebay`.
+    pub program: &'static str,
+    /// Until its own is loaded.
+    pub log: Log,
+}
+
+/// Runs a worker; answers the code to exit with. 2 says that it cannot work and would not the
+/// next time (ngx_worker_process_init).
+pub fn run(start: Start) -> i32 {
+    title::set(&format!("{}: worker process", start.program));
+    let log = start.log.clone();
+    let worker = prepare(&start.fixed, &start.environment, &log)
+        .map_err(|err| err.to_string())
+        .and_then(|()| Worker::begin(start));
+    match worker {
+        Ok(worker) => {
+            // The file that it has open is the master's, and stays open after a rotation.
+            drop(log);
+            worker.serve()
+        }
+        Err(problem) => {
+            log.emerg(problem);
+            FATAL
+        }
+    }
+}
+
+/// ngx_worker_process_init, up to the point where it is somebody else.
+fn prepare(
+    fixed: &Fixed,
+    environment: &[(OsString, OsString)],
+    log: &Log,
+) -> Result<(), StepError> {
+    // As in nginx, limits that cannot be had are told, and life goes on.
+    let told = |result: Result<(), StepError>| {
+        if let Err(err) = result {
+            log.alert(err);
+        }
+    };
+    if let Err(err) = process::set_environment(environment) {
+        log.alert(format_args!("the environment stays as it is ({})", Errno(&err)));
+    }
+    if let Some(nice) = fixed.priority {
+        told(privileges::set_priority(nice));
+    }
+    if let Some(files) = fixed.rlimit_nofile {
+        told(privileges::set_rlimit_nofile(files));
+    }
+    if let Some(bytes) = fixed.rlimit_core {
+        told(privileges::set_rlimit_core(bytes));
+    }
+    if let Some(user) = &fixed.user {
+        privileges::become_user(user)?;
+    }
+    told(privileges::set_dumpable());
+    if let Some(directory) = &fixed.working_directory {
+        std::env::set_current_dir(directory).map_err(|err| StepError {
+            call: format!("chdir(\"{}\")", directory.display()),
+            source: Some(err),
+        })?;
+    }
+    Ok(())
+}
+
+struct Worker {
+    core: Core,
+    /// Keeps the logs of the configuration in force.
+    site: Site,
+    engine: Engine,
+    signals: Signals,
+    channel: Option<Channel>,
+    log: Log,
+    program: &'static str,
+    /// Set when quitting: when connections that are left are closed.
+    quitting: Option<Option<Instant>>,
+}
+
+impl Worker {
+    fn begin(start: Start) -> Result<Worker, String> {
+        let signals =
+            Signals::take().map_err(|err| format!("signalfd() failed ({})", Errno(&err)))?;
+        let Start { bundle, parts, fixed, channel, program, .. } = start;
+        let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs)?;
+        let engine = Engine::start(&fixed, &site, parts.sockets)
+            .map_err(|err| format!("could not start threads ({})", Errno(&err)))?;
+        let channel = Some(channel);
+        let worker = Worker { core, site, engine, signals, channel, log, program, quitting: None };
+        worker.tell(&Message::Ready);
+        Ok(worker)
+    }
+
+    fn serve(mut self) -> i32 {
+        loop {
+            let ready = match self.wait() {
+                Ok(ready) => ready,
+                Err(err) => {
+                    self.log.alert(format_args!("poll() failed ({})", Errno(&err)));
+                    return FATAL;
+                }
+            };
+            while let Ok(Some(received)) = self.signals.try_next() {
+                if self.obey(received) {
+                    return self.exit();
+                }
+            }
+            if ready.channel {
+                self.hear();
+            }
+            match self.engine.progress() {
+                Progress::Running => {}
+                Progress::Partly if self.quitting.is_some() => {}
+                Progress::Ended if self.quitting.is_some() => return self.exit(),
+                Progress::Partly | Progress::Ended => {
+                    // A whole thread is gone with its connections; the master starts anew.
+                    self.log.alert("a worker thread ended unexpectedly");
+                    return CRASHED;
+                }
+            }
+            if self.quitting.flatten().is_some_and(|end| Instant::now() >= end) {
+                return self.exit();
+            }
+        }
+    }
+
+    fn wait(&self) -> io::Result<Ready> {
+        let timeout =
+            self.quitting.flatten().map(|end| end.saturating_duration_since(Instant::now()));
+        let mut fds = vec![self.signals.as_fd(), self.engine.ended()];
+        fds.extend(self.channel.as_ref().map(|channel| channel.as_fd()));
+        let ready = readable(&fds, timeout)?;
+        Ok(Ready { channel: ready.get(2).copied().unwrap_or(false) })
+    }
+
+    /// Obeys a signal; true to exit now (ngx_signal_handler, as for a worker).
+    fn obey(&mut self, received: Received) -> bool {
+        let (action, exit) = match received.signal {
+            Signal::Quit => (", shutting down", false),
+            Signal::Terminate | Signal::Interrupt => (", exiting", true),
+            _ => (", ignoring", false),
+        };
+        self.log.notice(format_args!("{received}{action}"));
+        if received.signal == Signal::Quit {
+            self.quit();
+        }
+        exit
+    }
+
+    fn quit(&mut self) {
+        if self.quitting.is_some() {
+            return;
+        }
+        self.log.notice("gracefully shutting down");
+        title::set(&format!("{}: worker process is shutting down", self.program));
+        let timeout = self.core.worker_shutdown_timeout_ms.map(Duration::from_millis);
+        self.quitting = Some(timeout.map(|timeout| Instant::now() + timeout));
+        self.engine.quit();
+    }
+
+    fn exit(self) -> i32 {
+        self.log.notice("exiting");
+        self.engine.stop();
+        self.log.notice("exit");
+        0
+    }
+
+    /// Takes a message of the master. One that has gone, or is out of step, is heard no more:
+    /// as in nginx, its worker serves on.
+    fn hear(&mut self) {
+        let Some(channel) = &self.channel else { return };
+        let received = channel.receive(LIMITS, Some(PATIENCE));
+        let Ok(Some(message)) = received else {
+            self.channel = None;
+            return;
+        };
+        let fds = message.fds;
+        match Message::decode(&message.bytes) {
+            Some(Message::Load(bundle)) => {
+                let answer = match bundle.parts(fds).ok_or("incomplete bundle".to_string()) {
+                    Ok(parts) => self.reload(*bundle, parts),
+                    Err(problem) => Err(problem),
+                };
+                self.tell(&match answer {
+                    Ok(()) => Message::Ready,
+                    Err(problem) => Message::Failed(problem),
+                });
+            }
+            Some(Message::Logs(paths)) => {
+                let files: BTreeMap<PathBuf, File> =
+                    paths.into_iter().zip(fds.into_iter().map(File::from)).collect();
+                install(&self.core, &self.site, &files, &self.log);
+            }
+            Some(Message::Ready | Message::Failed(_)) | None => self.channel = None,
+        }
+    }
+
+    fn reload(&mut self, bundle: Bundle, parts: Parts) -> Result<(), String> {
+        let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs)?;
+        self.engine.reload(&site, parts.sockets);
+        (self.core, self.site, self.log) = (core, site, log);
+        Ok(())
+    }
+
+    fn tell(&self, message: &Message) {
+        if let Some(channel) = &self.channel {
+            // A master that is gone is noticed by `hear`.
+            let _ = channel.send(&message.encode(), &[], PATIENCE);
+        }
+    }
+}
+
+struct Ready {
+    channel: bool,
+}
+
+/// Loads a bundle as the master loaded it.
+fn loaded(bundle: Bundle, logs: &BTreeMap<PathBuf, File>) -> Result<(Settings, Log), String> {
+    let loaded = load(&bundle.request, &mut Replay(bundle.record));
+    let Some(settings) = loaded.settings else {
+        // The master had no error; what it read and we cannot have differs.
+        let first = loaded.diags.iter().find(|error| error.level == forebay_conf::Level::Emerg);
+        return Err(first.map_or_else(
+            || "the configuration could not be loaded".to_string(),
+            |error| error.with_place(&loaded.sources),
+        ));
+    };
+    let log = Log::configured(settings.error_log.clone(), settings.core.logs_to_stderr, false);
+    install(&settings.core, &settings.site, logs, &log);
+    Ok((settings, log))
+}
+
+/// Exit code of a worker that need not be started again.
+const FATAL: i32 = 2;
+/// Exit code of a worker that lost a thread.
+const CRASHED: i32 = 1;
+/// What a master may send: configurations with all that they include.
+const LIMITS: Limits = Limits { bytes: 1 << 30, fds: 1 << 16 };
+/// How long either side waits within a message.
+const PATIENCE: Duration = Duration::from_secs(30);
