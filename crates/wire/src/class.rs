@@ -69,6 +69,13 @@ pub(crate) fn usual_run(bytes: &[u8]) -> usize {
     bytes.iter().position(|&ch| !USUAL[ch as usize]).unwrap_or(bytes.len())
 }
 
+/// How many bytes at the start of `bytes` are [`NameByte::Plain`].
+#[inline]
+pub(crate) fn plain_run(bytes: &[u8]) -> usize {
+    let plain = |&ch: &u8| NAME[ch as usize] == NameByte::Plain;
+    bytes.iter().position(|ch| !plain(ch)).unwrap_or(bytes.len())
+}
+
 /// The value of a hexadecimal digit.
 #[inline]
 pub(crate) fn hex_value(ch: u8) -> Option<u8> {

@@ -47,41 +47,41 @@ impl FieldId {
     /// The id of a header name, in any case.
     pub fn of(name: &[u8]) -> FieldId {
         let Some(&first) = name.first() else { return FieldId::Other };
-        let (expected, id): (&[u8], FieldId) = match (name.len(), first | 0x20) {
-            (2, b't') => (b"te", FieldId::TE),
-            (3, b'v') => (b"via", FieldId::Via),
-            (4, b'h') => (b"host", FieldId::Host),
-            (4, b'd') => (b"date", FieldId::Date),
-            (5, b'r') => (b"range", FieldId::Range),
-            (5, b'd') => (b"depth", FieldId::Depth),
-            (6, b'c') => (b"cookie", FieldId::Cookie),
-            (6, b'a') => (b"accept", FieldId::Accept),
-            (6, b'e') => (b"expect", FieldId::Expect),
-            (7, b'r') => (b"referer", FieldId::Referer),
-            (7, b'u') => (b"upgrade", FieldId::Upgrade),
-            (8, b'i') if name[3] | 0x20 == b'm' => (b"if-match", FieldId::IfMatch),
-            (8, b'i') => (b"if-range", FieldId::IfRange),
-            (8, b'p') => (b"priority", FieldId::Priority),
-            (9, b'x') => (b"x-real-ip", FieldId::XRealIp),
-            (9, b'o') => (b"overwrite", FieldId::Overwrite),
-            (10, b'u') => (b"user-agent", FieldId::UserAgent),
-            (10, b'c') => (b"connection", FieldId::Connection),
-            (10, b'k') => (b"keep-alive", FieldId::KeepAlive),
-            (11, b'd') => (b"destination", FieldId::Destination),
-            (12, b'c') => (b"content-type", FieldId::ContentType),
-            (13, b'i') => (b"if-none-match", FieldId::IfNoneMatch),
-            (13, b'c') => (b"content-range", FieldId::ContentRange),
-            (13, b'a') => (b"authorization", FieldId::Authorization),
-            (14, b'c') => (b"content-length", FieldId::ContentLength),
-            (15, b'a') if name[7] | 0x20 == b'e' => (b"accept-encoding", FieldId::AcceptEncoding),
-            (15, b'a') => (b"accept-language", FieldId::AcceptLanguage),
-            (15, b'x') => (b"x-forwarded-for", FieldId::XForwardedFor),
-            (17, b'i') => (b"if-modified-since", FieldId::IfModifiedSince),
-            (17, b't') => (b"transfer-encoding", FieldId::TransferEncoding),
-            (19, b'i') => (b"if-unmodified-since", FieldId::IfUnmodifiedSince),
-            _ => return FieldId::Other,
-        };
-        if name.eq_ignore_ascii_case(expected) { id } else { FieldId::Other }
+        // Each arm compares arrays of a length known at compile time, a few instructions each.
+        match (name.len(), first | 0x20) {
+            (2, b't') if is(name, b"te") => FieldId::TE,
+            (3, b'v') if is(name, b"via") => FieldId::Via,
+            (4, b'h') if is(name, b"host") => FieldId::Host,
+            (4, b'd') if is(name, b"date") => FieldId::Date,
+            (5, b'r') if is(name, b"range") => FieldId::Range,
+            (5, b'd') if is(name, b"depth") => FieldId::Depth,
+            (6, b'c') if is(name, b"cookie") => FieldId::Cookie,
+            (6, b'a') if is(name, b"accept") => FieldId::Accept,
+            (6, b'e') if is(name, b"expect") => FieldId::Expect,
+            (7, b'r') if is(name, b"referer") => FieldId::Referer,
+            (7, b'u') if is(name, b"upgrade") => FieldId::Upgrade,
+            (8, b'i') if is(name, b"if-match") => FieldId::IfMatch,
+            (8, b'i') if is(name, b"if-range") => FieldId::IfRange,
+            (8, b'p') if is(name, b"priority") => FieldId::Priority,
+            (9, b'x') if is(name, b"x-real-ip") => FieldId::XRealIp,
+            (9, b'o') if is(name, b"overwrite") => FieldId::Overwrite,
+            (10, b'u') if is(name, b"user-agent") => FieldId::UserAgent,
+            (10, b'c') if is(name, b"connection") => FieldId::Connection,
+            (10, b'k') if is(name, b"keep-alive") => FieldId::KeepAlive,
+            (11, b'd') if is(name, b"destination") => FieldId::Destination,
+            (12, b'c') if is(name, b"content-type") => FieldId::ContentType,
+            (13, b'i') if is(name, b"if-none-match") => FieldId::IfNoneMatch,
+            (13, b'c') if is(name, b"content-range") => FieldId::ContentRange,
+            (13, b'a') if is(name, b"authorization") => FieldId::Authorization,
+            (14, b'c') if is(name, b"content-length") => FieldId::ContentLength,
+            (15, b'a') if is(name, b"accept-encoding") => FieldId::AcceptEncoding,
+            (15, b'a') if is(name, b"accept-language") => FieldId::AcceptLanguage,
+            (15, b'x') if is(name, b"x-forwarded-for") => FieldId::XForwardedFor,
+            (17, b'i') if is(name, b"if-modified-since") => FieldId::IfModifiedSince,
+            (17, b't') if is(name, b"transfer-encoding") => FieldId::TransferEncoding,
+            (19, b'i') if is(name, b"if-unmodified-since") => FieldId::IfUnmodifiedSince,
+            _ => FieldId::Other,
+        }
     }
 
     /// Headers of which a request may carry one line only
@@ -102,6 +102,18 @@ impl FieldId {
                 | FieldId::Authorization
         )
     }
+}
+
+/// Whether `name` is `expected`, which is in lower case, in any case. Without a branch a byte.
+#[inline(always)]
+fn is<const N: usize>(name: &[u8], expected: &[u8; N]) -> bool {
+    let Ok(name) = <&[u8; N]>::try_from(name) else { return false };
+    let mut differ = 0;
+    for at in 0..N {
+        let mask = if expected[at].is_ascii_lowercase() { !0x20 } else { !0 };
+        differ |= (name[at] ^ expected[at]) & mask;
+    }
+    differ == 0
 }
 
 #[cfg(test)]

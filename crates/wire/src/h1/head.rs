@@ -17,7 +17,7 @@
 use super::field::FieldId;
 use super::method::Method;
 use super::request_line::RequestLine;
-use crate::class::{NAME, NameByte};
+use crate::class::{self, NAME, NameByte};
 use crate::{Reject, Span};
 
 /// What the configuration says about request heads.
@@ -122,8 +122,9 @@ pub struct Head {
     pub headers: Vec<Field>,
     /// Lines that were skipped for an invalid name (`ignore_invalid_headers`), to be logged.
     pub skipped: Vec<Span>,
-    /// The start of the header line that was refused, up to the byte that was: for the log line
-    /// `client sent invalid header line: "…\x20..."`.
+    /// The start of the header line that was refused, for the log: of an invalid one up to the
+    /// byte that is (`client sent invalid header line: "…\x20..."`), of a too long one as much as
+    /// fitted (`client sent too long header line: "…..."`).
     pub refused: Option<Span>,
 }
 
@@ -233,7 +234,7 @@ impl Parser {
         self.space.begin(start, opts);
         // An error beyond the buffer is one that nginx would not have come to see.
         let more = !matches!(read, Ok(true));
-        if !self.line.is_blank() && self.space.fit(start, self.pos, more, opts).is_err() {
+        if !self.line.is_blank() && !self.space.fits(start, self.pos, more, opts) {
             let end = self.space.full_at.min(buf.len());
             self.head.request_line = Span::new(start, end);
             return Err(Reject::UriTooLong);
@@ -268,7 +269,9 @@ impl Parser {
                 _ => {}
             }
         }
-        while let Some(&ch) = buf.get(self.pos) {
+        loop {
+            self.pos += class::plain_run(&buf[self.pos..]);
+            let Some(&ch) = buf.get(self.pos) else { break };
             match NAME[ch as usize] {
                 NameByte::Plain => {}
                 NameByte::Underscore => invalid |= !opts.underscores,
@@ -292,11 +295,11 @@ impl Parser {
             (_, Some(b'\n')) => 2,
             (_, Some(_)) => return Err(self.refuse(self.pos, self.pos + 1, opts)),
             (_, None) => {
-                self.space.fit(self.line_start, self.pos + 1, true, opts)?;
+                self.fit(self.pos + 1, true, opts)?;
                 return Ok(Step::More);
             }
         };
-        self.space.fit(self.line_start, self.pos + len, false, opts)?;
+        self.fit(self.pos + len, false, opts)?;
         self.pos += len;
         Ok(Step::End)
     }
@@ -318,14 +321,14 @@ impl Parser {
             (b'\n', _) => self.pos += 1,
             (b'\r', Some(b'\n')) => self.pos += 2,
             (b'\r', None) => {
-                self.space.fit(self.line_start, end + 1, true, opts)?;
+                self.fit(end + 1, true, opts)?;
                 return Ok(Step::More);
             }
             // RFC 9110 §5.5: NUL and a bare CR in a value are dangerous, refuse.
             (b'\r', Some(_)) => return Err(self.refuse(end, end + 1, opts)),
             _ => return Err(self.refuse(end, end, opts)),
         }
-        self.space.fit(self.line_start, self.pos, false, opts)?;
+        self.fit(self.pos, false, opts)?;
         self.push(buf, opts, invalid, colon, end)?;
         self.line_start = self.pos;
         Ok(Step::Next(Phase::Name { invalid: false }))
@@ -363,14 +366,38 @@ impl Parser {
     }
 
     fn more(&mut self, opts: &Options) -> Result<Step, Reject> {
-        self.space.fit(self.line_start, self.pos, true, opts)?;
+        self.fit(self.pos, true, opts)?;
         Ok(Step::More)
+    }
+
+    /// Accounts for the header line up to `end`.
+    #[inline]
+    fn fit(&mut self, end: usize, more: bool, opts: &Options) -> Result<(), Reject> {
+        match self.space.fits(self.line_start, end, more, opts) {
+            true => Ok(()),
+            false => Err(self.too_large()),
+        }
+    }
+
+    /// nginx logs the line that it read last, even where the buffers end between two lines.
+    #[cold]
+    fn too_large(&mut self) -> Reject {
+        let full_at = self.space.full_at;
+        let mut start = self.line_start;
+        if start >= full_at {
+            let kept = self.head.headers.last().map(|field| field.name.start);
+            let skipped = self.head.skipped.last().map(|line| line.start);
+            let Some(last) = kept.max(skipped) else { return Reject::RequestTooLarge };
+            start = last as usize;
+        }
+        self.head.refused = Some(Span::new(start, full_at));
+        Reject::HeaderTooLong
     }
 
     /// Refuses the line for what `seen`, the last byte read, made of the byte at `at`; unless the
     /// buffers were full before.
     fn refuse(&mut self, at: usize, seen: usize, opts: &Options) -> Reject {
-        if let Err(reject) = self.space.fit(self.line_start, seen, true, opts) {
+        if let Err(reject) = self.fit(seen, true, opts) {
             return reject;
         }
         self.head.refused = Some(Span::new(self.line_start, at));
@@ -403,26 +430,26 @@ impl Space {
     /// Accounts for a line from `start` to `end`; `more` says that it is not complete, so that a
     /// buffer that is just full is too small.
     #[inline]
-    fn fit(&mut self, start: usize, end: usize, more: bool, opts: &Options) -> Result<(), Reject> {
+    fn fits(&mut self, start: usize, end: usize, more: bool, opts: &Options) -> bool {
         while end > self.full_at || (more && end == self.full_at) {
-            self.next_large(start, opts)?;
+            if !self.next_large(start, opts) {
+                return false;
+            }
         }
-        Ok(())
+        true
     }
 
     #[cold]
-    fn next_large(&mut self, start: usize, opts: &Options) -> Result<(), Reject> {
+    fn next_large(&mut self, start: usize, opts: &Options) -> bool {
         let (number, size) = opts.large_buffers;
+        // The part of the line that nginx would copy; none if the line begins with the buffer.
         let kept = self.full_at - start.min(self.full_at);
         if kept >= size || self.large_used >= number {
-            return match kept {
-                0 => Err(Reject::RequestTooLarge),
-                _ => Err(Reject::HeaderTooLong),
-            };
+            return false;
         }
         self.large_used += 1;
         self.full_at = self.full_at - kept + size;
-        Ok(())
+        true
     }
 }
 

@@ -308,7 +308,7 @@ fn limits_bite_at_the_byte_where_nginx_runs_out_of_buffers() {
         (&[16, 8192], Ok(())),
         (&[16, 8193], Err(Reject::HeaderTooLong)),
         (&[8192, 8192, 8192, 8190], Ok(())),
-        (&[8192, 8192, 8192, 8192], Err(Reject::RequestTooLarge)),
+        (&[8192, 8192, 8192, 8192], Err(Reject::HeaderTooLong)),
         (&[8192, 8192, 8192, 8191], Err(Reject::HeaderTooLong)),
         (&[16, 8000, 8000, 8000, 8000], Ok(())),
         (&[16, 8000, 8000, 8000, 8000, 8000], Err(Reject::HeaderTooLong)),
@@ -329,6 +329,18 @@ fn limits_bite_at_the_byte_where_nginx_runs_out_of_buffers() {
         }
         assert_eq!(bytewise.err(), want.err(), "{lines:?} bytewise");
     }
+}
+
+#[test]
+fn buffers_that_end_with_the_request_line_are_a_too_large_request() {
+    let opts =
+        Options { client_header_buffer_size: 16, large_buffers: (0, 0), ..Options::default() };
+    assert_eq!(parse(&sized(&[16]), &opts).err(), Some(Reject::RequestTooLarge));
+    let opts = Options { client_header_buffer_size: 26, ..opts };
+    let mut parser = Parser::new();
+    let buf = sized(&[16, 10]);
+    assert_eq!(parser.parse(&buf, &opts), Err(Reject::HeaderTooLong));
+    assert_eq!(parser.head().refused.unwrap().of(&buf), b"X: aaaaa\r\n");
 }
 
 #[test]
