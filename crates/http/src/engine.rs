@@ -298,6 +298,7 @@ fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
         r.keep_alive = false;
     }
     r.error_status = status;
+    r.response.forget_body();
     let core = &plan.location(r.location).core;
     // nginx's `r->error_page`: an error within an error page shows the built-in one.
     let may_redirect = !r.showing_error_page || core.recursive_error_pages;

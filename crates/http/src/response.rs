@@ -55,6 +55,17 @@ impl Response {
         *self = Response { fields, trailers, ..Response::default() };
     }
 
+    /// Forgets what belongs to a body that will not be sent; the list of fields stays, as in nginx.
+    pub fn forget_body(&mut self) {
+        self.content_type = None;
+        self.charset = None;
+        self.content_length = None;
+        self.last_modified = None;
+        self.allow_ranges = false;
+        self.header_only = false;
+        self.body = Body::Empty;
+    }
+
     /// The first field of that name, whatever its case.
     pub fn field(&self, name: &str) -> Option<&Bytes> {
         let is_it = |field: &&Field| field.name.eq_ignore_ascii_case(name.as_bytes());

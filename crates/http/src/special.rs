@@ -92,9 +92,6 @@ pub fn respond(r: &mut Request, error: u16) {
         494..=497 if r.error_status == error => 400,
         _ => r.error_status,
     };
-    response.last_modified = None;
-    response.allow_ranges = false;
-    response.charset = None;
     response.remove("ETag");
     response.remove("Accept-Ranges");
     match page {
