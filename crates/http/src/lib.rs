@@ -23,6 +23,8 @@ pub mod plan;
 pub mod request;
 pub mod response;
 pub mod special;
+#[cfg(test)]
+mod testing;
 mod tree;
 pub mod worker;
 

@@ -33,7 +33,7 @@ pub struct Response {
     pub location: Option<Bytes>,
     /// All other fields: ETag, Cache-Control, Content-Encoding, Vary …
     pub fields: Vec<Field>,
-    /// Sent after a chunked body.
+    /// Sent after a chunked body; those with an empty value only make it chunked.
     pub trailers: Vec<Field>,
     /// Whether byte ranges of this body may be asked for (nginx's `allow_ranges`).
     pub allow_ranges: bool,

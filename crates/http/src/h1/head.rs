@@ -65,7 +65,10 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
         write_decimal(out, length);
         out.extend_from_slice(b"\r\n");
     }
-    if let Some(modified) = response.last_modified {
+    // One in the list (`add_header Last-Modified …`) is written there, word for word.
+    if let Some(modified) = response.last_modified
+        && response.field("Last-Modified").is_none()
+    {
         let mut text = [0; 29];
         date::write_http_time(modified, &mut text);
         write_field(out, b"Last-Modified", &text);

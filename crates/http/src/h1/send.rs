@@ -128,7 +128,7 @@ fn trailers(r: &Request, framing: Framing) -> Bytes {
     let mut out = Vec::new();
     if framing.chunked {
         out.extend_from_slice(b"0\r\n");
-        for field in &r.response.trailers {
+        for field in r.response.trailers.iter().filter(|field| !field.value.is_empty()) {
             forebay_wire::h1::encode::write_field(&mut out, &field.name, &field.value);
         }
         out.extend_from_slice(b"\r\n");

@@ -403,17 +403,15 @@ fn frame(plan: &Plan, r: &mut Request) -> Framing {
         && !worn
         && !connection.worker.quitting.get()
         && !keepalive_disabled(r);
+    // ngx_http_chunked_header_filter: nothing is chunked that has no body, HEAD included; trailers
+    // need chunks whatever the length.
     let has_length = r.response.content_length.is_some();
-    let no_body_at_all = matches!(status, 100..=199 | 204 | 304);
-    let mut chunked = false;
-    if !has_length && !no_body_at_all {
-        chunked = r.version() == Version::Http11 && core.chunked_transfer_encoding;
-        if !chunked && !bodiless {
-            keep_alive = false;
-        }
+    let no_body_at_all = r.method == Method::Head || matches!(status, 100..=199 | 204 | 304);
+    let wants_chunks = !no_body_at_all && (!has_length || !r.response.trailers.is_empty());
+    let chunked = wants_chunks && r.version() == Version::Http11 && core.chunked_transfer_encoding;
+    if wants_chunks && !chunked && !has_length {
+        keep_alive = false;
     }
-    let trailers = !r.response.trailers.is_empty() && r.version() == Version::Http11;
-    chunked |= trailers && !no_body_at_all;
     r.keep_alive = keep_alive;
     Framing { chunked, keep_alive, bodiless }
 }

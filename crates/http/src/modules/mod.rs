@@ -4,11 +4,21 @@ use std::marker::PhantomData;
 
 use crate::module::{AnyModule, Entry, Module};
 
+mod headers;
+mod not_modified;
+mod range;
+
 fn entry<M: Module>() -> Box<dyn AnyModule> {
     Box::new(Entry::<M>(PhantomData))
 }
 
 /// All modules of this build.
 pub fn all() -> Vec<Box<dyn AnyModule>> {
-    vec![entry::<crate::core::Core>()]
+    vec![
+        entry::<crate::core::Core>(),
+        entry::<not_modified::NotModified>(),
+        entry::<headers::Headers>(),
+        // Must be the last filter: it cuts the body that is sent.
+        entry::<range::Range>(),
+    ]
 }

@@ -1,0 +1,148 @@
+//! Requests for unit tests of handlers and filters: a configuration, the bytes of a head, no socket.
+//!
+//! Invariant: compiled for tests only.
+
+use std::{cell::Cell, rc::Rc, sync::Arc, task::Context, task::Waker};
+
+use bytes::Bytes;
+use forebay_conf::{
+    Diagnostics, Loader, Sources,
+    files::Memory,
+    parse::{ParseOptions, parse_text},
+};
+use forebay_session::log::{ErrorLog, Severity};
+use forebay_wire::{
+    Span,
+    h1::{Field, FieldId, Head, Method, Version},
+};
+
+use crate::{
+    body::{Body, Chunk, Fault},
+    load, modules,
+    plan::{Plan, ServerId},
+    request::{Connection, Parts, Peer, Request},
+    worker::{Shared, Worker},
+};
+
+/// Loads the inside of an `http` block; the errors as text when it is wrong.
+pub fn plan(http: &str) -> Result<Plan, String> {
+    let text = format!("http {{ {http} }}");
+    let (mut files, mut sources, mut diags) =
+        (Memory::default(), Sources::new(), Diagnostics::new());
+    let options = ParseOptions::default();
+    let nodes = parse_text("test", text.as_bytes(), &mut files, &options, &mut sources, &mut diags);
+    let plan = nodes.first().and_then(|block| {
+        let mut loader = Loader {
+            files: &mut files,
+            sources: &mut sources,
+            diags: &mut diags,
+            prefix: "/nowhere".into(),
+            conf_prefix: "/nowhere".into(),
+        };
+        let log = ErrorLog::to_stderr(Severity::Emerg);
+        load(block, &modules::all(), &mut loader, &log, false)
+    });
+    plan.filter(|_| !diags.has_errors()).ok_or_else(|| diags.render(&sources, false))
+}
+
+/// The error of a configuration (the inside of an `http` block) that must not load.
+pub fn conf_error(http: &str) -> String {
+    plan(http).err().expect("it must not load")
+}
+
+/// A request for a configuration (the inside of a `server` block) and a head, in the server's own
+/// level: no location has been looked for.
+pub fn request(server: &str, head: &str) -> Request {
+    let plan = plan(&format!("server {{ listen 127.0.0.1:1; {server} }}"));
+    request_of(Arc::new(plan.expect("it must load")), head)
+}
+
+/// A request under a plan.
+pub fn request_of(plan: Arc<Plan>, head: &str) -> Request {
+    let shared = Arc::new(Shared::new(1, 1));
+    let worker = Rc::new(Worker::new(0, shared, plan.clone()));
+    let connection = Rc::new(Connection {
+        number: 1,
+        remote: Peer::Inet(([127, 0, 0, 1], 4000).into()),
+        local: Peer::Inet(([127, 0, 0, 1], 8080).into()),
+        requests: Cell::new(1),
+        started_ms: 0,
+        proxied: None,
+        worker,
+    });
+    let mut parts = Parts::default();
+    let input = parts.input();
+    input.buf = head.as_bytes().to_vec();
+    input.head = parse(head);
+    let mut r = Request::new(Rc::new(plan), connection, ServerId::default(), parts);
+    let uri = r.unparsed_uri().to_vec();
+    let (path, args) = match uri.iter().position(|b| *b == b'?') {
+        Some(at) => (&uri[..at], &uri[at + 1..]),
+        None => (&uri[..], &[][..]),
+    };
+    r.uri = path.to_vec();
+    r.args = args.to_vec();
+    r
+}
+
+/// Splits a well-formed head; what the real parser refuses is its own tests' matter.
+fn parse(text: &str) -> Head {
+    let span = |part: &str| {
+        let start = part.as_ptr() as usize - text.as_ptr() as usize;
+        Span::new(start, start + part.len())
+    };
+    let mut lines = text.split("\r\n");
+    let line = lines.next().unwrap_or_default();
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut head = Head {
+        method: match words[0] {
+            "GET" => Method::Get,
+            "HEAD" => Method::Head,
+            "POST" => Method::Post,
+            "PUT" => Method::Put,
+            "DELETE" => Method::Delete,
+            _ => Method::Other,
+        },
+        method_span: span(words[0]),
+        uri: span(words[1]),
+        version: match words.get(2) {
+            Some(&"HTTP/1.1") => Version::Http11,
+            Some(_) => Version::Http10,
+            None => Version::Http09,
+        },
+        request_line: span(line),
+        ..Head::default()
+    };
+    for line in lines.take_while(|line| !line.is_empty()) {
+        let (name, value) = line.split_once(':').expect("a field has a colon");
+        let id = FieldId::of(name.as_bytes());
+        head.headers.push(Field { name: span(name), value: span(value.trim()), id });
+    }
+    head
+}
+
+/// The names and values of the list of a response's fields, one a line.
+pub fn fields(r: &Request) -> String {
+    let line = |field: &crate::response::Field| {
+        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+        format!("{}: {}\n", text(&field.name), text(&field.value))
+    };
+    r.response.fields.iter().map(line).collect()
+}
+
+/// Pulls a body that never has to wait for anything but its turn, to its end.
+pub fn drain(body: &mut Body) -> Result<Vec<u8>, Fault> {
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut out = Vec::new();
+    loop {
+        match body.poll_next(&mut cx) {
+            std::task::Poll::Ready(Some(Ok(Chunk::Bytes(bytes)))) => out.extend_from_slice(&bytes),
+            std::task::Poll::Ready(Some(Ok(Chunk::File(slice)))) => {
+                out.extend_from_slice(&slice.in_memory().expect("test files are in memory"));
+            }
+            std::task::Poll::Ready(Some(Ok(Chunk::Flush))) | std::task::Poll::Pending => {}
+            std::task::Poll::Ready(Some(Err(fault))) => return Err(fault),
+            std::task::Poll::Ready(None) => return Ok(out),
+        }
+    }
+}
