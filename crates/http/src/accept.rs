@@ -57,7 +57,8 @@ struct Accepting {
 /// A thread's state, shared by its tasks.
 struct Thread {
     worker: Rc<Worker>,
-    accepting: RefCell<HashMap<Addr, Accepting>>,
+    /// By address; several after a reload to fewer threads, as every queue must be served.
+    accepting: RefCell<HashMap<Addr, Vec<Accepting>>>,
     open: Cell<usize>,
     ended: tokio::sync::Notify,
 }
@@ -102,7 +103,7 @@ impl Thread {
                 Rc::new(Listening { addr: addr.clone(), index: Cell::new(Some(index)) });
             let task = spawn_local(accept_on(self.clone(), listening.clone(), socket));
             let accepting = Accepting { listening, task: task.abort_handle() };
-            self.accepting.borrow_mut().insert(addr, accepting);
+            self.accepting.borrow_mut().entry(addr).or_default().push(accepting);
         }
     }
 
@@ -110,9 +111,11 @@ impl Thread {
         let plan = self.worker.plan();
         self.accepting.borrow_mut().retain(|addr, accepting| {
             let index = plan.listeners.iter().position(|listener| listener.addr == *addr);
-            accepting.listening.index.set(index);
-            if index.is_none() {
-                accepting.task.abort();
+            for accepting in accepting {
+                accepting.listening.index.set(index);
+                if index.is_none() {
+                    accepting.task.abort();
+                }
             }
             index.is_some()
         });
@@ -123,7 +126,7 @@ impl Thread {
 
     async fn quit(self: Rc<Self>, commands: &mut UnboundedReceiver<Command>) {
         self.worker.quitting.set(true);
-        for (_, accepting) in self.accepting.borrow_mut().drain() {
+        for accepting in self.accepting.borrow_mut().drain().flat_map(|(_, group)| group) {
             accepting.task.abort();
         }
         // A request that is on its way on a kept connection is answered; see keepalive_min_timeout.

@@ -2,7 +2,11 @@
 //!
 //! Invariant: immutable once built; a reload makes another and swaps it in.
 
-use std::{collections::HashMap, net::SocketAddr, path::PathBuf};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::SocketAddr,
+    path::PathBuf,
+};
 
 use forebay_rt::listen::{Addr, Options};
 use forebay_session::{
@@ -148,6 +152,11 @@ pub enum Kind {
 }
 
 impl Plan {
+    /// The directories of temporary files, which whoever has the privileges makes.
+    pub fn temp_paths(&self) -> BTreeSet<PathBuf> {
+        self.locations.iter().map(|l| l.core.client_body_temp_path.path.clone()).collect()
+    }
+
     /// The files that the worker opens logs in.
     pub fn log_paths(&self) -> Vec<PathBuf> {
         self.logs.paths()

@@ -3,8 +3,9 @@
 //! Invariant: making one changes nothing of the one before; only [`Cycle::replace`] ends it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use forebay_conf::{Direct, Record, Recording, Sources};
@@ -58,6 +59,7 @@ impl Cycle {
         let settings = settings?;
         loaded(&sources);
         settings.check().map_err(|error| log.emerg(error)).ok()?;
+        make_temp_dirs(&settings, log)?;
         let logs = open_logs(&settings, log)?;
         let Settings { core, site, error_log } = settings;
         // The start goes on with the configured log, and on the terminal as before.
@@ -147,6 +149,30 @@ pub fn install(core: &Core, site: &Site, files: &BTreeMap<PathBuf, File>, log: &
             )),
         }
     }
+}
+
+/// Makes the directories of temporary files and gives them to the workers' user
+/// (ngx_create_paths).
+///
+/// DIFFERS: nginx makes the last directory of a name only, and does not start if those above are
+/// not there.
+fn make_temp_dirs(settings: &Settings, log: &Log) -> Option<()> {
+    let user = settings.core.user.as_ref().filter(|_| privileges::is_root());
+    for path in settings.site.temp_paths() {
+        let shown = path.display();
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        if let Err(err) = made {
+            log.emerg(format_args!("mkdir() \"{shown}\" failed ({})", Errno(&err)));
+            return None;
+        }
+        let Some(user) = user else { continue };
+        if let Err(err) = std::os::unix::fs::chown(&path, Some(user.uid), None) {
+            let uid = user.uid;
+            log.emerg(format_args!("chown(\"{shown}\", {uid}) failed ({})", Errno(&err)));
+            return None;
+        }
+    }
+    Some(())
 }
 
 fn open_logs(settings: &Settings, log: &Log) -> Option<BTreeMap<PathBuf, File>> {

@@ -1,5 +1,6 @@
 //! What is served: the `http` block, compiled. The server's side of the seam to `forebay_http`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -53,6 +54,11 @@ impl Site {
     /// The log files that it names.
     pub fn logs(&self) -> impl Iterator<Item = &Arc<LogFile>> {
         self.plan.logs.iter()
+    }
+
+    /// The directories of its temporary files.
+    pub fn temp_paths(&self) -> BTreeSet<PathBuf> {
+        self.plan.temp_paths()
     }
 
     /// The names of these files.
