@@ -35,6 +35,8 @@ pub type ReadPrefixed<S> = fn(&S, &[u8], &mut Vec<u8>) -> bool;
 pub type Assign<S> = fn(&mut S, &[u8]);
 /// A value computed by configuration: `map`, `geo`, `split_clients`.
 pub type Compute<S> = Arc<dyn Fn(&S, &mut Vec<u8>) -> bool + Send + Sync>;
+/// Is told the name of a variable that is read before anything was kept under it.
+pub type Uninitialized<S> = fn(&S, &str);
 
 enum Source<S> {
     /// Mentioned, not defined yet: `map` may stand below its first use.
@@ -43,16 +45,23 @@ enum Source<S> {
         read: Read<S>,
         assign: Option<Assign<S>>,
     },
+    /// A built-in whose value, once read, holds for the rest of the request.
+    Kept(Read<S>),
     Prefixed {
         read: ReadPrefixed<S>,
         suffix: Box<[u8]>,
+        /// Whether `set` may have given it a value, which wins.
+        settable: bool,
     },
     Computed {
         compute: Compute<S>,
         volatile: bool,
     },
     /// `set` and named captures: whatever the store holds.
-    Stored,
+    Stored {
+        /// `set`: reading it before it is set is worth a word.
+        warn: Option<Uninitialized<S>>,
+    },
 }
 
 struct Def<S> {
@@ -81,6 +90,12 @@ impl<S: Scope> Registry<S> {
         self.def(id).source = Source::Read { read, assign: None };
     }
 
+    /// Declares a built-in variable that is read once a request and then kept (`$request_id`).
+    pub fn kept(&mut self, name: &'static str, read: Read<S>) {
+        let id = self.intern(name);
+        self.def(id).source = Source::Kept(read);
+    }
+
     /// Declares a built-in variable that `set` may change (`$args`, `$limit_rate`).
     pub fn assignable(&mut self, name: &'static str, read: Read<S>, assign: Assign<S>) {
         let id = self.intern(name);
@@ -107,14 +122,33 @@ impl<S: Scope> Registry<S> {
         Ok(id)
     }
 
-    /// Defines a variable that the store alone holds (`set $x`, `(?<x>…)`), or finds the one there is.
+    /// Defines a variable that the store alone holds (`(?<x>…)`), or finds the one there is.
     ///
     /// Errors: nginx's `the duplicate "x" variable` when the name is a built-in's that cannot be set.
     pub fn stored(&mut self, name: &str, span: Span) -> Result<VarId, Error> {
+        let id = self.settable(name, span, None)?;
+        // A group that did not match is empty, not forgotten: nginx replaces the handler too.
+        if let Source::Stored { warn } = &mut self.def(id).source {
+            *warn = None;
+        }
+        Ok(id)
+    }
+
+    /// Defines a variable that `set` fills, or finds the one there is; `warn` is told when it is
+    /// read before.
+    ///
+    /// Errors: nginx's `the duplicate "x" variable` when the name is a built-in's that cannot be set.
+    pub fn settable(
+        &mut self,
+        name: &str,
+        span: Span,
+        warn: Option<Uninitialized<S>>,
+    ) -> Result<VarId, Error> {
         let id = self.changeable(name, span)?;
-        let def = self.def(id);
-        if matches!(def.source, Source::Unknown) {
-            def.source = Source::Stored;
+        match &mut self.def(id).source {
+            source @ Source::Unknown => *source = Source::Stored { warn },
+            Source::Prefixed { settable, .. } => *settable = true,
+            _ => {}
         }
         Ok(id)
     }
@@ -122,7 +156,7 @@ impl<S: Scope> Registry<S> {
     fn changeable(&mut self, name: &str, span: Span) -> Result<VarId, Error> {
         let id = self.lookup(name);
         match self.defs[id.0 as usize].source {
-            Source::Read { assign: None, .. } | Source::Prefixed { .. } => {
+            Source::Read { assign: None, .. } | Source::Kept(_) => {
                 Err(Error::emerg(span, format!("the duplicate \"{name}\" variable")))
             }
             _ => Ok(id),
@@ -137,14 +171,17 @@ impl<S: Scope> Registry<S> {
     }
 
     fn lookup(&mut self, name: &str) -> VarId {
+        // Names of variables are the same in any case (`ngx_http_get_variable_index`).
+        let name = &*name.to_ascii_lowercase();
         if let Some(&id) = self.by_name.get(name) {
             return id;
         }
-        let family = self.prefixes.iter().find(|(prefix, _)| name.starts_with(prefix)).copied();
+        let matching = self.prefixes.iter().filter(|(prefix, _)| name.starts_with(prefix));
+        let family = matching.max_by_key(|(prefix, _)| prefix.len()).copied();
         let id = self.intern(name);
         if let Some((prefix, read)) = family {
             let suffix = name.as_bytes()[prefix.len()..].into();
-            self.def(id).source = Source::Prefixed { read, suffix };
+            self.def(id).source = Source::Prefixed { read, suffix, settable: false };
         }
         id
     }
@@ -181,7 +218,7 @@ impl<S: Scope> Registry<S> {
 
     /// The variable of that name, if the configuration mentions or defines it.
     pub fn find(&self, name: &str) -> Option<VarId> {
-        self.by_name.get(name).copied()
+        self.by_name.get(&*name.to_ascii_lowercase()).copied()
     }
 
     /// How many variables there are: the size of a [`Store`].
@@ -200,20 +237,45 @@ pub fn read<S: Scope>(scope: &S, id: VarId, out: &mut Vec<u8>) -> bool {
     let def = &scope.registry().defs[id.0 as usize];
     match &def.source {
         Source::Read { read, .. } => read(scope, out),
-        Source::Prefixed { read, suffix } => read(scope, suffix, out),
-        Source::Unknown => false,
-        Source::Stored => matches!(scope.store().copy(id, out), Kept::Found),
-        Source::Computed { compute, volatile: true } => compute(scope, out),
-        Source::Computed { compute, volatile: false } => match scope.store().copy(id, out) {
-            Kept::Found => true,
-            Kept::Absent => false,
-            Kept::Unset => {
-                let start = out.len();
-                let found = compute(scope, out);
-                scope.store().keep(id, found.then(|| &out[start..]));
-                found
-            }
+        Source::Prefixed { read, suffix, settable } => match settable {
+            true if matches!(scope.store().copy(id, out), Kept::Found) => true,
+            _ => read(scope, suffix, out),
         },
+        Source::Unknown => false,
+        Source::Stored { warn } => match (scope.store().copy(id, out), warn) {
+            (Kept::Found, _) => true,
+            (Kept::Unset, Some(warn)) => {
+                warn(scope, &def.name);
+                // Empty from now on, and said once.
+                scope.store().keep(id, Some(b""));
+                true
+            }
+            _ => false,
+        },
+        Source::Computed { compute, volatile: true } => compute(scope, out),
+        Source::Computed { compute, volatile: false } => {
+            keep_first(scope, id, out, |out| compute(scope, out))
+        }
+        Source::Kept(read) => keep_first(scope, id, out, |out| read(scope, out)),
+    }
+}
+
+/// Reads what is kept, or computes and keeps it.
+fn keep_first<S: Scope>(
+    scope: &S,
+    id: VarId,
+    out: &mut Vec<u8>,
+    compute: impl FnOnce(&mut Vec<u8>) -> bool,
+) -> bool {
+    match scope.store().copy(id, out) {
+        Kept::Found => true,
+        Kept::Absent => false,
+        Kept::Unset => {
+            let start = out.len();
+            let found = compute(out);
+            scope.store().keep(id, found.then(|| &out[start..]));
+            found
+        }
     }
 }
 
