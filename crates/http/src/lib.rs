@@ -10,6 +10,7 @@ pub mod body;
 pub mod body_in;
 pub mod client;
 pub mod core;
+pub mod credentials;
 mod engine;
 mod error_log;
 pub mod files;
@@ -26,6 +27,7 @@ pub mod special;
 #[cfg(test)]
 mod testing;
 mod tree;
+mod variables;
 pub mod worker;
 
 pub use accept::{Command, run};

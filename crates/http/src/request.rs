@@ -6,6 +6,7 @@
 
 use std::{cell::Cell, fmt, net::IpAddr, net::SocketAddr, rc::Rc, sync::Arc};
 
+use bytes::Bytes;
 use forebay_rt::pool;
 use forebay_session::{
     log::Severity,
@@ -88,6 +89,10 @@ pub struct Input {
     pub framing: Framing,
     /// The host asked for: lower case, without port; empty if none.
     pub host: Vec<u8>,
+    /// The port asked for with the host, if one was (`$request_port`).
+    pub port: Option<u16>,
+    /// Whether it was there before the response to the request before it was sent (`$pipe`).
+    pub pipelined: bool,
     /// Wall-clock time of the first byte, in milliseconds since 1970.
     pub start_wall_ms: u64,
     /// The same on the monotonic clock.
@@ -130,6 +135,9 @@ pub struct Request {
     pub uri: Vec<u8>,
     /// The query, without `?`.
     pub args: Vec<u8>,
+    /// Whether the path came with `%XX` or `+`: captures of it are escaped again where they go into
+    /// arguments (nginx's `quoted_uri` and `plus_in_uri`).
+    pub uri_was_escaped: bool,
     /// Whether it was redirected internally, or is a subrequest: `internal` locations open.
     pub internal: bool,
     /// Whether it is a subrequest.
@@ -209,6 +217,7 @@ impl Request {
             server,
             uri,
             args,
+            uri_was_escaped: false,
             internal: false,
             subrequest: false,
             cycles_left: MAX_CYCLES,
@@ -289,8 +298,16 @@ impl Request {
         self.input.text(self.input.head.uri)
     }
 
+    /// The MIME type that `types` and `default_type` give to the extension of the path
+    /// (`ngx_http_set_content_type`).
+    pub fn mime_type(&self) -> Bytes {
+        let core = &self.location().core;
+        let found = extension(&self.uri).and_then(|extension| core.types.find(extension));
+        found.unwrap_or(&core.default_type).clone()
+    }
+
     /// Answers with a body that is in memory.
-    pub fn respond(&mut self, status: u16, content_type: bytes::Bytes, body: bytes::Bytes) {
+    pub fn respond(&mut self, status: u16, content_type: Bytes, body: Bytes) {
         let response = &mut self.response;
         response.status = status;
         response.content_type = Some(content_type);
@@ -314,6 +331,13 @@ impl Request {
     }
 }
 
+/// What follows the last dot of a path's last segment (`ngx_http_set_exten`); a dot that begins the
+/// segment does not count.
+fn extension(uri: &[u8]) -> Option<&[u8]> {
+    let at = memchr::memrchr2(b'.', b'/', uri).filter(|at| *at > 1)?;
+    (uri[at] == b'.' && uri[at - 1] != b'/').then(|| &uri[at + 1..])
+}
+
 impl Scope for Request {
     fn registry(&self) -> &Registry<Self> {
         &self.plan.registry
@@ -321,5 +345,27 @@ impl Scope for Request {
 
     fn store(&self) -> &Store {
         &self.store
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_extension_is_of_the_last_segment() {
+        let cases: [(&str, Option<&str>); 8] = [
+            ("/a.html", Some("html")),
+            ("/a.tar.gz", Some("gz")),
+            ("/a.", Some("")),
+            ("/a.b/c", None),
+            ("/.html", None),
+            ("/a/.html", None),
+            ("/", None),
+            ("", None),
+        ];
+        for (uri, expected) in cases {
+            assert_eq!(extension(uri.as_bytes()), expected.map(str::as_bytes), "{uri}");
+        }
     }
 }

@@ -39,6 +39,8 @@ pub struct Response {
     pub allow_ranges: bool,
     /// Whether `Vary: Accept-Encoding` is written (`gzip_vary`).
     pub vary_accept_encoding: bool,
+    /// Whether the body is sent chunked: known once the head is (`$sent_http_transfer_encoding`).
+    pub chunked: bool,
     /// Whether the head goes out without a body whatever the body is (HEAD, 204, 304).
     pub header_only: bool,
     /// The body.

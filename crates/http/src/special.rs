@@ -2,9 +2,13 @@
 //! (`ngx_http_special_response.c`).
 
 use bytes::Bytes;
-use forebay_wire::h1::{FieldId, Method};
+use forebay_wire::h1::{FieldId, Method, encode::write_decimal};
 
-use crate::{body::Body, core::ServerTokens, request::Request};
+use crate::{
+    body::Body,
+    core::ServerTokens,
+    request::{Peer, Request},
+};
 
 /// Our version of nginx's `NGX_VER`: what clients and scripts know how to read.
 pub const NGINX_VERSION: &str = "1.31.5";
@@ -163,4 +167,41 @@ pub fn wants_refresh(r: &Request, status: u16) -> bool {
         && matches!(status, 301 | 302)
         && r.method != Method::Head
         && is_msie(r.field(FieldId::UserAgent).unwrap_or_default())
+}
+
+/// Whether a `Location` is a path that `absolute_redirect` completes.
+pub fn is_relative(r: &Request, location: &[u8]) -> bool {
+    location.first() == Some(&b'/') && r.location().core.absolute_redirect
+}
+
+/// Writes a `Location` as it is sent: a path is completed with scheme, host and port as
+/// `absolute_redirect`, `server_name_in_redirect` and `port_in_redirect` say.
+pub fn write_location(r: &Request, location: &[u8], out: &mut Vec<u8>) {
+    if is_relative(r, location) {
+        let core = &r.location().core;
+        let local = &r.connection.local;
+        out.extend_from_slice(b"http://");
+        let named = core.server_name_in_redirect;
+        let host: &[u8] = if named { &r.server().name } else { &r.input.host };
+        if host.is_empty() {
+            write_host(local, out)
+        } else {
+            out.extend_from_slice(host)
+        }
+        let port = local.port();
+        if core.port_in_redirect && port != 0 && port != 80 {
+            out.push(b':');
+            write_decimal(out, port.into());
+        }
+    }
+    out.extend_from_slice(location);
+}
+
+/// An address as it stands in a URL.
+fn write_host(peer: &Peer, out: &mut Vec<u8>) {
+    let text = match peer {
+        Peer::Inet(addr) if addr.is_ipv6() => format!("[{}]", addr.ip()),
+        other => other.to_string(),
+    };
+    out.extend_from_slice(text.as_bytes());
 }

@@ -14,7 +14,10 @@ mod types;
 use std::{path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
-use forebay_session::{log::ErrorLog, var::Template};
+use forebay_session::{
+    log::ErrorLog,
+    var::{Registry, Template},
+};
 
 pub use error_page::{ErrorPage, Status};
 pub use listen::Listen;
@@ -24,6 +27,7 @@ pub use types::Types;
 use crate::{
     module::{self, Module},
     plan::{Kind, LocId},
+    request::Request,
 };
 
 /// Where files are looked for.
@@ -432,4 +436,8 @@ impl Module for Core {
     type Conf = Conf;
     const NAME: &'static str = "ngx_http_core_module";
     const DIRECTIVES: &'static [module::Directive<Conf>] = directives::DIRECTIVES;
+
+    fn variables(registry: &mut Registry<Request>) {
+        crate::variables::register(registry);
+    }
 }

@@ -10,11 +10,7 @@ use forebay_wire::{
     h1::encode::{write_decimal, write_field, write_status_line},
 };
 
-use crate::{
-    plan::Plan,
-    request::{Peer, Request},
-    special,
-};
+use crate::{plan::Plan, request::Request, special};
 
 /// How the body's end is found (RFC 9112 §6.3), and what becomes of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +70,13 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
         write_field(out, b"Last-Modified", &text);
     }
     if let Some(location) = &response.location {
-        write_location(plan, r, location, out);
+        if special::is_relative(r, location) {
+            let mut url = Vec::new();
+            special::write_location(r, location, &mut url);
+            write_field(out, b"Location", &url);
+        } else {
+            write_field(out, b"Location", location);
+        }
     }
     if framing.chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -109,41 +111,6 @@ fn write_content_type(out: &mut Vec<u8>, content_type: &[u8], charset: Option<&[
             out.extend_from_slice(b"; charset=");
             out.extend(charset.iter().filter(|b| !matches!(b, b'\r' | b'\n' | 0)));
             out.extend_from_slice(b"\r\n");
-        }
-    }
-}
-
-/// A path is completed with scheme, host and port as `absolute_redirect`,
-/// `server_name_in_redirect` and `port_in_redirect` say.
-fn write_location(plan: &Plan, r: &Request, location: &[u8], out: &mut Vec<u8>) {
-    let core = &plan.location(r.location).core;
-    if location.first() != Some(&b'/') || !core.absolute_redirect {
-        write_field(out, b"Location", location);
-        return;
-    }
-    let mut url = b"http://".to_vec();
-    let local = &r.connection.local;
-    let host: &[u8] = if core.server_name_in_redirect { &r.server().name } else { &r.input.host };
-    if host.is_empty() {
-        url.extend_from_slice(local.host_text().as_bytes());
-    } else {
-        url.extend_from_slice(host);
-    }
-    let port = local.port();
-    if core.port_in_redirect && port != 0 && port != 80 {
-        url.push(b':');
-        write_decimal(&mut url, port.into());
-    }
-    url.extend_from_slice(location);
-    write_field(out, b"Location", &url);
-}
-
-impl Peer {
-    /// The address as it stands in a URL.
-    fn host_text(&self) -> String {
-        match self {
-            Peer::Inet(addr) if addr.is_ipv6() => format!("[{}]", addr.ip()),
-            other => other.to_string(),
         }
     }
 }

@@ -57,6 +57,8 @@ pub async fn serve<T: Transport>(
     drop(plan);
     let mut ready = (!preread.is_empty()).then_some(preread);
     loop {
+        // What a PROXY header left over is not a request behind another.
+        let pipelined = ready.is_some() && connection.requests.get() > 0;
         let buf = match ready.take() {
             Some(buf) => buf,
             None => {
@@ -69,7 +71,8 @@ pub async fn serve<T: Transport>(
                 }
             }
         };
-        let next = Pooled::new(exchange(&mut io, &timer, &connection, &listening, buf)).await;
+        let next =
+            Pooled::new(exchange(&mut io, &timer, &connection, &listening, buf, pipelined)).await;
         let gone = worker.quitting.get() || listening.index.get().is_none();
         match next {
             Next::Close => return,
@@ -124,6 +127,7 @@ async fn exchange<T: Transport>(
     connection: &Rc<Connection>,
     listening: &Listening,
     buf: Vec<u8>,
+    pipelined: bool,
 ) -> Next {
     let worker = &connection.worker;
     let plan = worker.plan();
@@ -141,6 +145,9 @@ async fn exchange<T: Transport>(
     parser.reset();
     let input = parts.input();
     input.buf = buf;
+    input.pipelined = pipelined;
+    input.host.clear();
+    input.port = None;
     input.start_ms = clock::now_ms();
     input.start_wall_ms = clock::wall_ms();
     let default = plan.server(names.default);
@@ -231,9 +238,8 @@ async fn read_head<T: Transport>(
 fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
     let input = r.input_mut();
     input.framing = h1::framing(&input.head, &input.buf)?;
-    input.host.clear();
     if let Some(host) = input.framing.host {
-        h1::validate_host(host.of(&input.buf), &mut input.host)?;
+        input.port = h1::validate_host(host.of(&input.buf), &mut input.host)?;
     }
     r.keep_alive = r.input.framing.keep_alive;
     r.method = r.input.head.method;
@@ -258,8 +264,10 @@ fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
         };
         r.uri.extend_from_slice(path);
         r.args.extend_from_slice(args);
+        r.uri_was_escaped = flags.plus_in;
     } else {
         let parsed = uri::normalize(raw, merge, &mut r.uri)?;
+        r.uri_was_escaped = parsed.quoted || parsed.plus_in;
         if let Some(args) = parsed.args {
             r.args.extend_from_slice(&raw[args]);
         }
@@ -413,6 +421,7 @@ fn frame(plan: &Plan, r: &mut Request) -> Framing {
         keep_alive = false;
     }
     r.keep_alive = keep_alive;
+    r.response.chunked = chunked;
     Framing { chunked, keep_alive, bodiless }
 }
 

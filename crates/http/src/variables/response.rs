@@ -1,0 +1,111 @@
+//! Variables of the response: status, bytes, fields that were or will be sent.
+
+use forebay_conf::value;
+use forebay_session::{log::Severity, var::Registry};
+use forebay_wire::{date, h1::Version};
+
+use super::{put, put_joined, put_number, put_some};
+use crate::{core::SizeValue, request::Request};
+
+pub(super) fn register(registry: &mut Registry<Request>) {
+    registry.builtin("body_bytes_sent", |r, out| {
+        put_number(out, r.bytes_sent.saturating_sub(r.head_sent))
+    });
+    registry.builtin("bytes_sent", |r, out| put_number(out, r.bytes_sent));
+    registry.assignable("limit_rate", limit_rate, set_limit_rate);
+    registry
+        .builtin("request_completion", |r, out| put(out, if r.completed { b"OK" } else { b"" }));
+    registry.builtin("status", status);
+    registry.builtin("sent_http_connection", |r, out| {
+        put(
+            out,
+            match (r.response.status, r.keep_alive) {
+                (101, _) => b"upgrade",
+                (_, true) => b"keep-alive",
+                (_, false) => b"close",
+            },
+        )
+    });
+    registry.builtin("sent_http_content_length", |r, out| {
+        r.response.content_length.is_some_and(|length| put_number(out, length))
+    });
+    registry.builtin("sent_http_content_type", sent_content_type);
+    registry.builtin("sent_http_keep_alive", |r, out| {
+        let seconds = r.location().core.keepalive_header;
+        r.keep_alive && seconds > 0 && put(out, b"timeout=") && put_number(out, seconds)
+    });
+    registry.builtin("sent_http_last_modified", |r, out| {
+        let Some(modified) = r.response.last_modified else { return false };
+        let mut text = [0; 29];
+        date::write_http_time(modified, &mut text);
+        put(out, &text)
+    });
+    registry.builtin("sent_http_location", sent_location);
+    registry.builtin("sent_http_transfer_encoding", |r, out| {
+        r.response.chunked && put(out, b"chunked")
+    });
+    registry.prefixed("sent_http_", |r, name, out| {
+        let fields = r.response.fields.iter().map(|field| (&field.name[..], &field.value[..]));
+        put_joined(out, fields, name, b", ")
+    });
+    registry.prefixed("sent_trailer_", |r, name, out| {
+        let fields = r.response.trailers.iter().map(|field| (&field.name[..], &field.value[..]));
+        put_joined(out, fields, name, b", ")
+    });
+}
+
+/// Three digits; 009 stands for an HTTP/0.9 response, which has none, and 000 for no response.
+fn status(r: &Request, out: &mut Vec<u8>) -> bool {
+    let status = match (r.error_status, r.response.status, r.version()) {
+        (0, 0, Version::Http09) => 9,
+        (0, status, _) => status,
+        (status, _, _) => status,
+    };
+    for unit in [100, 10, 1] {
+        out.push(b'0' + (status / unit % 10) as u8);
+    }
+    true
+}
+
+/// With the charset once the head is out, as `ngx_http_header_filter` leaves it for the log.
+fn sent_content_type(r: &Request, out: &mut Vec<u8>) -> bool {
+    let response = &r.response;
+    if !put_some(out, response.content_type.as_deref()) {
+        return false;
+    }
+    if let Some(charset) = response.charset.as_deref().filter(|_| r.head_sent > 0) {
+        out.extend_from_slice(b"; charset=");
+        out.extend_from_slice(charset);
+    }
+    true
+}
+
+/// As it was sent: complete with host and port once the head is out.
+fn sent_location(r: &Request, out: &mut Vec<u8>) -> bool {
+    let Some(location) = &r.response.location else { return false };
+    if r.head_sent > 0 {
+        crate::special::write_location(r, location, out)
+    } else {
+        out.extend_from_slice(location)
+    }
+    true
+}
+
+fn limit_rate(r: &Request, out: &mut Vec<u8>) -> bool {
+    let rate = match (r.limit_rate, &r.location().core.limit_rate) {
+        (Some(rate), _) => rate,
+        (None, SizeValue::Fixed(rate)) => *rate,
+        (None, SizeValue::Computed(rate)) => value::size(&rate.value(r)).unwrap_or(0),
+    };
+    put_number(out, rate)
+}
+
+fn set_limit_rate(r: &mut Request, text: &[u8]) {
+    match value::size(text) {
+        Some(rate) => r.limit_rate = Some(rate),
+        None => {
+            let shown = String::from_utf8_lossy(text);
+            r.log_error(Severity::Error, format_args!("invalid $limit_rate \"{shown}\""));
+        }
+    }
+}
