@@ -160,8 +160,14 @@ fn compile(
         listeners,
         registry: std::mem::take(&mut cx.registry),
         logs: std::mem::take(&mut cx.logs),
+        prefix: prefix(cx.loader),
         file_caches,
     })
+}
+
+fn prefix(loader: &Loader<'_>) -> Box<[u8]> {
+    let path = loader.prefix.as_os_str().as_encoded_bytes();
+    path.strip_suffix(b"/").unwrap_or(path).into()
 }
 
 fn tree(levels: &[Confs], id: LocId, cx: &mut Cx<'_, '_>) -> Tree {

@@ -50,6 +50,8 @@ pub struct Plan {
     pub registry: Registry<Request>,
     /// The log files that it names.
     pub logs: LogSet,
+    /// What relative paths belong to, without a slash at its end.
+    pub prefix: Box<[u8]>,
     /// `types_hash…`, caches and other things that every worker thread sets up for itself.
     pub file_caches: Vec<core::FileCacheConf>,
 }

@@ -7,7 +7,6 @@ use std::{
     collections::VecDeque,
     future::poll_fn,
     io::IoSlice,
-    os::fd::AsFd,
     task::{Context, Poll, ready},
 };
 
@@ -286,7 +285,7 @@ impl Output {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
         if let Some(Chunk::File(slice)) = self.queue.front() {
-            if self.sendfile && slice.in_memory().is_none() {
+            if self.sendfile && slice.in_memory().is_none() && slice.file.fd().is_some() {
                 return self.write_file(io, allowance, cx);
             }
             let slice = slice.clone();
@@ -329,8 +328,9 @@ impl Output {
         let Some(Chunk::File(slice)) = self.queue.front_mut() else {
             return Poll::Ready(Ok(()));
         };
+        let Some(fd) = slice.file.fd() else { return Poll::Ready(Err(SendError::Truncated)) };
         let count = slice.len().min(self.max_file_chunk).min(allowance) as usize;
-        let result = io.poll_send_file(cx, slice.file.as_fd(), slice.start, count);
+        let result = io.poll_send_file(cx, fd, slice.start, count);
         let written = match ready!(result) {
             Ok(0) => return Poll::Ready(Err(SendError::Truncated)),
             Ok(written) => written as u64,

@@ -5,8 +5,10 @@ use std::marker::PhantomData;
 use crate::module::{AnyModule, Entry, Module};
 
 mod headers;
+mod index;
 mod not_modified;
 mod range;
+mod static_files;
 
 fn entry<M: Module>() -> Box<dyn AnyModule> {
     Box::new(Entry::<M>(PhantomData))
@@ -16,6 +18,9 @@ fn entry<M: Module>() -> Box<dyn AnyModule> {
 pub fn all() -> Vec<Box<dyn AnyModule>> {
     vec![
         entry::<crate::core::Core>(),
+        // Content, in the order of asking.
+        entry::<index::Index>(),
+        entry::<static_files::StaticFiles>(),
         entry::<not_modified::NotModified>(),
         entry::<headers::Headers>(),
         // Must be the last filter: it cuts the body that is sent.

@@ -1,0 +1,243 @@
+//! Files as they are served: found, opened, described, cached, read.
+//!
+//! Answers nginx's `ngx_open_file_cache.c`, `ngx_http_map_uri_to_path` and `ngx_http_set_disable_symlinks`.
+//!
+//! Invariant: what a missing or forbidden file means for a request is its module's to say.
+
+mod cache;
+mod lru;
+mod open;
+mod path;
+
+use std::{
+    future::Future,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    pin::pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use forebay_session::log::Severity;
+
+use self::{
+    cache::{Known, Rules},
+    open::{How, Links, Opened, Stat},
+};
+use crate::{
+    body::FileSlice,
+    core::{Aio, Symlinks},
+    handler::Flow,
+    request::Request,
+};
+
+pub use cache::FileCaches;
+pub use open::{Failed, Kind};
+pub use path::{
+    Outside, document_root, map_path, map_uri, realpath_root, request_filename, rest_of_uri,
+    shown_path,
+};
+
+/// An open file. What is not a regular file is open too, and nothing to be served.
+#[derive(Clone)]
+pub struct OpenFile {
+    /// `None` where the contents are all that is needed.
+    fd: Option<Arc<OwnedFd>>,
+    /// Which file it is.
+    stat: Stat,
+    /// Whether it is read around the page cache.
+    directio: bool,
+    /// Its size when it was opened, in bytes.
+    pub size: u64,
+    /// Its modification time, seconds since 1970.
+    pub modified: i64,
+    /// The validator that stands for its time and size, quotes included (`ngx_http_set_etag`).
+    pub etag: Bytes,
+    /// All of it, where it is small and kept in memory.
+    pub contents: Option<Bytes>,
+}
+
+impl OpenFile {
+    fn new(opened: Opened) -> OpenFile {
+        let Opened { stat, fd, contents, directio } = opened;
+        let (size, modified) = (stat.size, stat.modified());
+        let etag = Bytes::from(format!("\"{modified:x}-{size:x}\""));
+        OpenFile { fd, stat, directio, size, modified, etag, contents }
+    }
+
+    /// The descriptor, where the kernel may send the file; `None`: it is in memory, or is to be read.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        if self.directio { None } else { self.fd.as_ref().map(|fd| fd.as_fd()) }
+    }
+}
+
+impl FileSlice {
+    /// The bytes, where the file is in memory.
+    pub fn in_memory(&self) -> Option<Bytes> {
+        let contents = self.file.contents.as_ref()?;
+        Some(contents.slice(self.start as usize..self.end as usize))
+    }
+}
+
+/// What stands at a path.
+#[derive(Clone)]
+pub enum Found {
+    /// A file, open.
+    File(Rc<OpenFile>),
+    /// A directory.
+    Dir,
+}
+
+/// Opens the file at a path, or remembers that it is open, as the location's settings say.
+pub async fn open(r: &Request, path: &[u8]) -> Result<Found, Failed> {
+    let (how, rules) = (how(r, path), rules(r, path));
+    let Some((number, conf)) = cache_of(r) else { return open_each_time(r, path, how) };
+    let caches = &r.connection.worker.files;
+    let result = match caches.with(number, conf, |cache| cache.find(path, &rules)) {
+        Known::Valid(result) => return result,
+        Known::Nothing => open::open(path, how),
+        Known::Stale(file) => open::reopen(path, how, &file.opened()),
+        Known::StaleDir => look_first(path, how),
+    };
+    let result = result.map(found);
+    caches.with(number, conf, |cache| cache.store(path, &rules, &result));
+    result
+}
+
+/// Looks what stands at a path, without a need to have it open.
+pub async fn test(r: &Request, path: &[u8]) -> Result<Kind, Failed> {
+    if cache_of(r).is_none() {
+        return open::look(path, how(r, path).links).map(|stat| stat.kind);
+    }
+    match open(r, path).await? {
+        Found::Dir => Ok(Kind::Dir),
+        Found::File(file) => Ok(file.stat.kind),
+    }
+}
+
+fn found(opened: Opened) -> Found {
+    match opened.stat.kind {
+        Kind::Dir => Found::Dir,
+        _ => Found::File(Rc::new(OpenFile::new(opened))),
+    }
+}
+
+/// What was a directory most probably is one still: one system call instead of three.
+fn look_first(path: &[u8], how: How) -> Result<Opened, Failed> {
+    let stat = open::look(path, how.links)?;
+    match stat.kind {
+        Kind::Dir => Ok(Opened { stat, fd: None, contents: None, directio: false }),
+        _ => open::open(path, how),
+    }
+}
+
+fn open_each_time(r: &Request, path: &[u8], how: How) -> Result<Found, Failed> {
+    let in_memory = how.contents && how.links == Links::Follow;
+    let caches = &r.connection.worker.files;
+    if in_memory && let Some(file) = caches.contents().find(path) {
+        return Ok(Found::File(file));
+    }
+    let how = How { contents: in_memory, ..how };
+    let found = found(open::open(path, how)?);
+    if let (true, Found::File(file)) = (in_memory, &found) {
+        caches.contents().store(path, file);
+    }
+    Ok(found)
+}
+
+fn cache_of(r: &Request) -> Option<(usize, crate::core::FileCacheConf)> {
+    let number = r.location().core.open_file_cache?;
+    Some((number, *r.plan.file_caches.get(number)?))
+}
+
+fn how(r: &Request, path: &[u8]) -> How {
+    let core = &r.location().core;
+    How {
+        links: links(r, path),
+        read_ahead: core.read_ahead > 0,
+        directio: core.directio,
+        contents: core.directio.is_none_or(|from| from > open::SMALL_BYTES),
+    }
+}
+
+fn rules(r: &Request, path: &[u8]) -> Rules {
+    let core = &r.location().core;
+    Rules {
+        valid_ms: core.open_file_cache_valid_ms,
+        min_uses: core.open_file_cache_min_uses,
+        errors: core.open_file_cache_errors,
+        links: links(r, path),
+    }
+}
+
+/// `disable_symlinks` for that path (`ngx_http_set_disable_symlinks`).
+fn links(r: &Request, path: &[u8]) -> Links {
+    let (from, same_owner) = match &*r.location().core.disable_symlinks {
+        Symlinks::Off => return Links::Follow,
+        Symlinks::Refuse { from } => (from, false),
+        Symlinks::IfNotOwner { from } => (from, true),
+    };
+    let with = |from| if same_owner { Links::SameOwner { from } } else { Links::Refuse { from } };
+    let Some(from) = from else { return with(0) };
+    let from = from.value(r);
+    if from.is_empty() || !path.starts_with(&from) {
+        return with(0);
+    }
+    match path.get(from.len()) {
+        None => Links::Follow,
+        Some(b'/') => with(from.len()),
+        Some(_) if from.ends_with(b"/") => with(from.len() - 1),
+        Some(_) => with(0),
+    }
+}
+
+/// Runs a handler that waits for nothing but files: at once, unless other threads open them
+/// (`waits`, from [`waits`]).
+pub fn run<'a>(waits: bool, future: impl Future<Output = Flow<'a>> + 'a) -> Flow<'a> {
+    if waits {
+        return Flow::Later(Box::pin(future));
+    }
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(flow) => flow,
+        Poll::Pending => unreachable!("files that are opened inline are not waited for"),
+    }
+}
+
+/// Whether files are opened by other threads (`aio threads`).
+pub fn waits(r: &Request) -> bool {
+    r.location().core.aio != Aio::Off
+}
+
+/// Writes `CALL "PATH" failed (ERROR)` to the error log, as nginx does.
+pub fn log_failed(r: &Request, severity: Severity, failed: Failed, path: &[u8]) {
+    let path = String::from_utf8_lossy(path);
+    r.log_error(severity, format_args!("{} \"{path}\" failed ({failed})", failed.call));
+}
+
+/// The MIME type for the extension of the URI (`ngx_http_set_content_type`).
+pub fn content_type(r: &Request) -> Bytes {
+    let core = &r.location().core;
+    let known = extension(&r.uri).and_then(|extension| core.types.find(extension));
+    known.unwrap_or(&core.default_type).clone()
+}
+
+/// What follows the last dot of the last name, unless the name begins with it
+/// (`ngx_http_set_exten`).
+pub fn extension(uri: &[u8]) -> Option<&[u8]> {
+    let name = &uri[memchr::memrchr(b'/', uri).map_or(0, |slash| slash + 1)..];
+    match memchr::memrchr(b'.', name) {
+        None | Some(0) => None,
+        Some(dot) => Some(&name[dot + 1..]).filter(|extension| !extension.is_empty()),
+    }
+}
+
+/// Reads up to `want` bytes of a slice's beginning. Fewer: the file is shorter than it was.
+pub fn poll_read(slice: &FileSlice, want: usize, _cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+    let Some(fd) = &slice.file.fd else { return Poll::Ready(Ok(Bytes::new())) };
+    let mut bytes = vec![0; want];
+    let read = rustix::io::pread(fd, &mut bytes, slice.start)?;
+    bytes.truncate(read);
+    Poll::Ready(Ok(bytes.into()))
+}
