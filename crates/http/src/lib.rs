@@ -32,4 +32,4 @@ pub mod worker;
 
 pub use accept::{Command, run};
 pub use engine::subrequest;
-pub use load::load;
+pub use load::{load, load_with};

@@ -41,7 +41,17 @@ pub fn load(
     default_error_log: &ErrorLog,
     privileged: bool,
 ) -> Option<Plan> {
-    let mut cx = Cx::new(loader);
+    load_with(block, modules, Cx::new(loader), default_error_log, privileged)
+}
+
+/// The same in a context that the caller has set defaults in ([`Cx::default_access_log`]).
+pub fn load_with(
+    block: &Node,
+    modules: &[Box<dyn AnyModule>],
+    mut cx: Cx<'_, '_>,
+    default_error_log: &ErrorLog,
+    privileged: bool,
+) -> Option<Plan> {
     for module in modules {
         module.variables(&mut cx.registry);
     }

@@ -7,6 +7,7 @@
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use forebay_conf::{Arity, Contexts, Error, Loader, Node, Spec};
 use forebay_session::{log::LogSet, var::Registry};
@@ -104,6 +105,8 @@ pub struct Cx<'l, 'f> {
     pub registry: Registry<Request>,
     /// Log files: named now, opened by whoever has the privileges.
     pub logs: LogSet,
+    /// The log of requests where no `access_log` stands: nginx's `--http-log-path`.
+    pub default_access_log: PathBuf,
     /// Where the directive stands.
     pub context: Contexts,
     shared: HashMap<TypeId, Box<dyn Any>>,
@@ -116,6 +119,7 @@ impl<'l, 'f> Cx<'l, 'f> {
             loader,
             registry: Registry::default(),
             logs: LogSet::default(),
+            default_access_log: "logs/access.log".into(),
             context: Contexts::HTTP,
             shared: HashMap::new(),
         }

@@ -96,6 +96,7 @@ http {{
         prefix: prefix.to_path_buf(),
         conf: prefix.join("built-in"),
         error_log: None,
+        access_log: prefix.join("access.log"),
         pid: prefix.join("nginx.pid"),
     };
     Request { paths, globals: None, embedded: Some(text) }

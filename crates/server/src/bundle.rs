@@ -63,7 +63,7 @@ impl Bundle {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Encoder::default();
         let Request { paths, globals, embedded } = &self.request;
-        for path in [&paths.prefix, &paths.conf, &paths.pid] {
+        for path in [&paths.prefix, &paths.conf, &paths.pid, &paths.access_log] {
             out.bytes(path.as_os_str().as_bytes());
         }
         out.optional(paths.error_log.as_deref().map(|path| path.as_os_str().as_bytes()));
@@ -83,6 +83,7 @@ impl Bundle {
     pub fn decode(bytes: &[u8]) -> Option<Bundle> {
         let mut from = Decoder(bytes);
         let (prefix, conf, pid) = (from.path()?, from.path()?, from.path()?);
+        let access_log = from.path()?;
         let error_log = from.optional()?.map(|bytes| path(bytes).to_path_buf());
         let globals = from.optional()?.map(|bytes| OsString::from(OsStr::from_bytes(bytes)));
         let embedded = match from.optional()? {
@@ -94,7 +95,7 @@ impl Bundle {
             .map(|_| Some((from.address()?, from.number()?)))
             .collect::<Option<_>>()?;
         let logs = from.paths()?;
-        let paths = Paths { prefix, conf, error_log, pid };
+        let paths = Paths { prefix, conf, error_log, access_log, pid };
         let request = Request { paths, globals, embedded };
         from.0.is_empty().then_some(Bundle { request, record, listeners, logs })
     }
@@ -253,6 +254,7 @@ mod tests {
             prefix: "/p".into(),
             conf: "/p/c".into(),
             error_log: None,
+            access_log: "/p/a".into(),
             pid: OsString::from_vec(vec![b'/', 0xff]).into(),
         };
         let globals = Some("daemon off;".into());

@@ -86,7 +86,7 @@ fn load_settings(
             ErrorLog::to_stderr(Severity::Error)
         }
     };
-    let site = Site::load(http, &mut loader, &error_log);
+    let site = Site::load(http, &mut loader, &error_log, &request.paths.access_log);
     let site = site.filter(|_| !diags.has_errors())?;
     Some(Settings { core, site, error_log })
 }

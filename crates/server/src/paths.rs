@@ -20,6 +20,8 @@ pub struct Paths {
     /// The error log until the configuration names one, and when it names none; `None` is
     /// standard error.
     pub error_log: Option<PathBuf>,
+    /// The log of requests where the configuration names none.
+    pub access_log: PathBuf,
     /// The pid file when the configuration names none.
     pub pid: PathBuf,
 }
@@ -61,7 +63,8 @@ impl Paths {
             Some(name) if name.as_os_str().is_empty() => None,
             Some(name) => Some(prefix.join(name)),
         };
-        Paths { conf, error_log, pid: default(PID, "logs/nginx.pid"), prefix }
+        let access_log = default(ACCESS_LOG, "logs/access.log");
+        Paths { conf, error_log, access_log, pid: default(PID, "logs/nginx.pid"), prefix }
     }
 }
 
@@ -80,6 +83,7 @@ mod tests {
             prefix: PREFIX.into(),
             conf: CONF.into(),
             error_log: Some(ERROR_LOG.into()),
+            access_log: ACCESS_LOG.into(),
             pid: PID.into(),
         };
         assert_eq!(paths(Options::default(), &[]), expected);
@@ -94,6 +98,7 @@ mod tests {
                 prefix: full.into(),
                 conf: full.join("conf/nginx.conf"),
                 error_log: Some(full.join("logs/error.log")),
+                access_log: full.join("logs/access.log"),
                 pid: full.join("logs/nginx.pid"),
             };
             assert_eq!(paths(options, &[]), expected);

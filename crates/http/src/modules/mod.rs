@@ -6,6 +6,7 @@ use crate::module::{AnyModule, Entry, Module};
 
 mod headers;
 mod index;
+mod log;
 mod not_modified;
 mod range;
 mod static_files;
@@ -25,5 +26,6 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<headers::Headers>(),
         // Must be the last filter: it cuts the body that is sent.
         entry::<range::Range>(),
+        entry::<log::Log>(),
     ]
 }
