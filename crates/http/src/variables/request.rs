@@ -26,10 +26,7 @@ pub(super) fn register(registry: &mut Registry<Request>) {
         true
     });
     registry.builtin("realpath_root", realpath_root);
-    registry.builtin("request_filename", |r, out| {
-        files::map_path(r, out);
-        true
-    });
+    registry.builtin("request_filename", |r, out| files::map_path(r, out).is_ok());
     // Plain connections only: TLS, once it is there, answers "https" and "on".
     registry.builtin("https", |_, _| true);
     registry.builtin("scheme", |_, out| put(out, b"http"));
