@@ -83,10 +83,22 @@ pub fn set_priority(nice: i32) -> Result<(), StepError> {
         .map_err(|err| StepError { call: format!("setpriority({nice})"), source: Some(err.into()) })
 }
 
-/// `worker_rlimit_nofile`: both the soft and the hard limit, as nginx sets them.
+/// `worker_rlimit_nofile`: both the soft and the hard limit, as nginx sets them; at most what the
+/// kernel takes at all (`fs.nr_open`).
 pub fn set_rlimit_nofile(files: u64) -> Result<(), StepError> {
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
+    let most = most.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
+    let files = files.min(most);
     setrlimit(Resource::RLIMIT_NOFILE, files, files)
         .map_err(step(format!("setrlimit(RLIMIT_NOFILE, {files})")))
+}
+
+/// Raises the soft limit of open files to that many times itself, as far as the hard limit goes.
+pub fn multiply_nofile(times: u64) -> Result<(), StepError> {
+    let call = || "setrlimit(RLIMIT_NOFILE)".to_string();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(step(call()))?;
+    let files = soft.saturating_mul(times).min(hard).max(soft);
+    setrlimit(Resource::RLIMIT_NOFILE, files, hard).map_err(step(call()))
 }
 
 /// `worker_rlimit_core`, bytes.
@@ -131,7 +143,13 @@ mod tests {
         }
         testing::in_child("privileges::tests::dropped_privileges_do_not_come_back", || {
             let identity = Identity { name: "nobody".into(), uid: 65534, gid: 65534 };
-            set_rlimit_nofile(200).unwrap();
+            set_rlimit_nofile(1000).unwrap();
+            multiply_nofile(3).unwrap();
+            assert_eq!(nofile().unwrap(), 1000, "the hard limit holds");
+            setrlimit(Resource::RLIMIT_NOFILE, 100, 200).unwrap();
+            multiply_nofile(1).unwrap();
+            assert_eq!(nofile().unwrap(), 100);
+            multiply_nofile(2).unwrap();
             set_rlimit_core(0).unwrap();
             set_priority(3).unwrap();
             become_user(&identity).unwrap();

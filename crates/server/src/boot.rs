@@ -102,6 +102,7 @@ fn test(request: &Request, options: &Options, log: &Log) -> i32 {
 
 fn start(argv: Vec<OsString>, request: &Request, log: Log) -> i32 {
     let (mut inherited, upgraded) = inherited(&log);
+    let Some(signals) = take_signals(&log) else { return 1 };
     let parent = process::parent();
     let purpose = Purpose::Serve;
     let made = Cycle::make(request, None, &mut inherited, purpose, &mut |_| {}, &log);
@@ -124,20 +125,13 @@ fn start(argv: Vec<OsString>, request: &Request, log: Log) -> i32 {
     cycle.log = cycle.log.off_terminal();
     cycle.log.notice(format_args!("nginx/{} (forebay/{})", version::NGINX, version::FOREBAY));
     if single {
-        return run_single(cycle, true);
+        return run_single(cycle, signals, true);
     }
     if let Err(err) = title::init() {
         cycle.log.write(Severity::Info, format_args!("no process titles: {err}"));
     }
     let program = argv.first().map_or("forebay", |name| cli::program_name(name));
     let launch = Launch { argv, program, daemonized, inherited: upgraded, parent };
-    let signals = match Signals::take() {
-        Ok(signals) => signals,
-        Err(err) => {
-            cycle.log.alert(format_args!("signalfd() failed ({})", Errno(&err)));
-            return 1;
-        }
-    };
     // The master is gone when this returns in a worker, with all that it has open.
     match Master::new(launch, cycle, signals).run() {
         Outcome::Exit(code) => code,
@@ -175,9 +169,15 @@ fn inherited(log: &Log) -> (Inherited, bool) {
     (sockets, nginx.is_some())
 }
 
-fn run_single(cycle: Cycle, has_pid_file: bool) -> i32 {
+/// Signals are taken over before anything is opened: who sees that we listen may send one.
+fn take_signals(log: &Log) -> Option<Signals> {
+    let taken = Signals::take();
+    taken.inspect_err(|err| log.alert(format_args!("signalfd() failed ({})", Errno(err)))).ok()
+}
+
+fn run_single(cycle: Cycle, signals: Signals, has_pid_file: bool) -> i32 {
     let log = cycle.log.clone();
-    match Single::start(cycle, has_pid_file) {
+    match Single::start(cycle, signals, has_pid_file) {
         Ok(single) => single.run(),
         Err(err) => {
             log.alert(format_args!("could not start threads ({})", Errno(&err)));
@@ -237,11 +237,12 @@ fn run_builtin(
     log: &Log,
 ) -> i32 {
     let purpose = Purpose::Serve;
+    let Some(signals) = take_signals(log) else { return 1 };
     match Cycle::make(request, None, &mut inherited, purpose, &mut |_| {}, log) {
         Some(cycle) => {
             print!("{}", builtin::banner(what, url));
             let _ = io::stdout().flush();
-            run_single(cycle, false)
+            run_single(cycle, signals, false)
         }
         None => 1,
     }

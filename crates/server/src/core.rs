@@ -34,7 +34,7 @@ pub struct Core {
     pub worker_priority: Option<i32>,
     /// `worker_cpu_affinity`.
     pub worker_cpu_affinity: Option<Affinity>,
-    /// `worker_rlimit_nofile`, files.
+    /// `worker_rlimit_nofile`, files for each thread.
     pub worker_rlimit_nofile: Option<u64>,
     /// `worker_rlimit_core`, bytes.
     pub worker_rlimit_core: Option<u64>,
@@ -110,7 +110,7 @@ pub struct Fixed {
     pub priority: Option<i32>,
     /// CPUs.
     pub affinity: Option<Affinity>,
-    /// Open files.
+    /// Open files of each thread.
     pub rlimit_nofile: Option<u64>,
     /// Bytes of a core file.
     pub rlimit_core: Option<u64>,
@@ -196,15 +196,16 @@ impl Core {
                     .to_string(),
             );
         }
-        // ngx_event_module_init; there each process has its own limit, here threads share one.
-        if let Ok(limit) = privileges::nofile() {
-            let limit = self.worker_rlimit_nofile.unwrap_or(limit);
-            let connections = self.connections();
-            if connections > limit {
-                remarks.push(format!(
-                    "{connections} worker_connections exceed open file resource limit: {limit}"
-                ));
-            }
+        // ngx_event_module_init: a limit of its own matters only where the present one is short.
+        let connections = self.connections();
+        if let Ok(present) = privileges::nofile()
+            && connections > present
+            && self.worker_rlimit_nofile.is_none_or(|limit| connections > limit)
+        {
+            let limit = self.worker_rlimit_nofile.unwrap_or(present);
+            remarks.push(format!(
+                "{connections} worker_connections exceed open file resource limit: {limit}"
+            ));
         }
         remarks
     }

@@ -33,8 +33,7 @@ pub struct Single {
 
 impl Single {
     /// Starts serving.
-    pub fn start(cycle: Cycle, has_pid_file: bool) -> io::Result<Single> {
-        let signals = Signals::take()?;
+    pub fn start(cycle: Cycle, signals: Signals, has_pid_file: bool) -> io::Result<Single> {
         process::set_environment(&cycle.core.environment(std::env::vars_os()))?;
         let fixed = cycle.core.fixed();
         let engine = Engine::start(&fixed, &cycle.site, sockets_new_to(&cycle, None)?)?;

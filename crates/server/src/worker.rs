@@ -83,9 +83,13 @@ fn prepare(
     if let Some(nice) = fixed.priority {
         told(privileges::set_priority(nice));
     }
-    if let Some(files) = fixed.rlimit_nofile {
-        told(privileges::set_rlimit_nofile(files));
-    }
+    // DIFFERS: nginx's limit is that of a process with one event loop; ours has several, each of
+    // which may have as many.
+    let threads = fixed.threads as u64;
+    told(match fixed.rlimit_nofile {
+        Some(files) => privileges::set_rlimit_nofile(files.saturating_mul(threads)),
+        None => privileges::multiply_nofile(threads),
+    });
     if let Some(bytes) = fixed.rlimit_core {
         told(privileges::set_rlimit_core(bytes));
     }

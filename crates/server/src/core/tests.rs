@@ -171,8 +171,12 @@ fn settings_that_do_not_fit_are_remarked() {
     let remarks = |text: &str| loaded(text).0.remarks();
     assert_eq!(remarks("worker_processes 3; worker_cpu_affinity 01 10;"), [masks]);
     assert_eq!(remarks("worker_processes 3; worker_cpu_affinity 01;"), [""; 0]);
-    assert_eq!(
-        remarks("worker_rlimit_nofile 10; events { worker_connections 11; }"),
-        ["11 worker_connections exceed open file resource limit: 10"]
-    );
+    let present = privileges::nofile().unwrap();
+    let many = present + 1;
+    let events = format!("events {{ worker_connections {many}; }}");
+    let exceed =
+        |limit: u64| format!("{many} worker_connections exceed open file resource limit: {limit}");
+    assert_eq!(remarks(&events), [exceed(present)]);
+    assert_eq!(remarks(&format!("worker_rlimit_nofile 10; {events}")), [exceed(10)]);
+    assert_eq!(remarks(&format!("worker_rlimit_nofile {many}; {events}")), [""; 0]);
 }

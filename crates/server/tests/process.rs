@@ -1,0 +1,397 @@
+//! The processes, from outside: signals, reload, restart, drain. Each test has servers of its own.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use forebay_testkit::raw::Client;
+use forebay_testkit::{Kind, Server, Signal, process, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+
+/// A configuration that is told from others by the header field `X-Conf`.
+fn conf(main: &str, name: &str) -> String {
+    format!(
+        "{main}
+        error_log {{prefix}}/error.log notice;
+        events {{ }}
+        http {{
+            {{temp_paths}}
+            server {{
+                listen 127.0.0.1:{{port}};
+                add_header X-Conf {name} always;
+            }}
+        }}"
+    )
+}
+
+fn start(text: &str) -> Server {
+    Server::builder(Kind::Forebay, text).binary(env!("CARGO_BIN_EXE_forebay")).start().unwrap()
+}
+
+fn ask(client: &mut Client) -> String {
+    client.send(REQUEST).unwrap();
+    let response = client.read_response(false).unwrap();
+    String::from_utf8_lossy(response.header("X-Conf").unwrap_or(b"none")).into_owned()
+}
+
+fn ask_new(addr: SocketAddr) -> String {
+    ask(&mut Client::connect(addr).unwrap())
+}
+
+fn is_refused(addr: SocketAddr) -> bool {
+    TcpStream::connect(addr).is_err_and(|err| err.kind() == ErrorKind::ConnectionRefused)
+}
+
+fn worker(server: &Server) -> process::Pid {
+    assert!(wait_for(|| server.worker_pids().len() == 1, LIMIT), "{}", server.error_log());
+    server.worker_pids()[0]
+}
+
+fn kill(pid: process::Pid, signal: &str) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+fn title(pid: process::Pid) -> String {
+    let text = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&text).trim_end_matches('\0').replace('\0', " ")
+}
+
+/// Runs the binary on a server's files, as an operator does.
+fn control(server: &Server, args: &[&str]) -> Output {
+    let prefix = server.prefix().display().to_string();
+    let globals = format!("pid {};", server.pid_file().display());
+    Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(["-p", &prefix, "-c", "nginx.conf", "-e", "error.log", "-g", &globals])
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn reload(server: &Server, text: &str) {
+    server.rewrite_conf(text).unwrap();
+    server.signal(Signal::SIGHUP);
+}
+
+fn until(addr: SocketAddr, name: &str) {
+    assert!(wait_for(|| ask_new(addr) == name, LIMIT), "{name} is not in force");
+}
+
+#[test]
+fn reload_changes_the_living_worker_and_keeps_its_connections() {
+    let server = start(&conf("worker_processes 2;", "one"));
+    let (addr, pid) = (server.addr(), worker(&server));
+    let mut old = Client::connect(addr).unwrap();
+    assert_eq!(ask(&mut old), "one");
+    reload(&server, &conf("worker_processes 2;", "two"));
+    until(addr, "two");
+    assert_eq!(ask(&mut old), "two");
+    assert_eq!(worker(&server), pid);
+}
+
+#[test]
+fn bad_configuration_changes_nothing_and_its_sender_learns_why() {
+    let server = start(&conf("", "one"));
+    let (addr, pid) = (server.addr(), worker(&server));
+    let bad = conf("", "two").replace("add_header", "add_haeder");
+    server.rewrite_conf(&bad).unwrap();
+    let told = control(&server, &["-s", "reload"]);
+    let text = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert_eq!(told.status.code(), Some(1));
+    assert!(text.contains("nginx: [emerg] unknown directive \"add_haeder\" in "), "{text}");
+    assert!(!server.error_log().contains("signal process started"));
+    server.signal(Signal::SIGHUP);
+    let logged = || server.error_log().matches("unknown directive \"add_haeder\" in ").count();
+    assert!(wait_for(|| logged() >= 2, LIMIT), "{}", server.error_log());
+    assert_eq!((ask_new(addr).as_str(), worker(&server)), ("one", pid));
+}
+
+#[test]
+fn address_in_use_fails_a_reload_whole() {
+    let server = start(&conf("", "one"));
+    let other = std::net::TcpListener::bind(("127.0.0.1", server.ports()[1])).unwrap();
+    let more = "listen 127.0.0.1:{port2}; listen 127.0.0.1:{port3};";
+    reload(&server, &conf("", "two").replace("listen ", &format!("{more} listen ")));
+    let log = || server.error_log();
+    assert!(wait_for(|| log().contains("still could not bind()"), LIMIT), "{}", log());
+    let addr = other.local_addr().unwrap();
+    let text = format!("bind() to {addr} failed (98: Address already in use)");
+    assert_eq!(log().matches(&text).count(), 5);
+    assert_eq!(ask_new(server.addr()), "one");
+    assert!(is_refused(server.addr_of(2)));
+}
+
+#[test]
+fn reload_opens_new_addresses_and_closes_old_ones() {
+    let server = start(&conf("", "one"));
+    let pid = worker(&server);
+    let moved = "listen 127.0.0.1:{port2}; listen unix:{prefix}/sock;";
+    reload(&server, &conf("", "two").replace("listen 127.0.0.1:{port};", moved));
+    assert!(wait_for(|| !is_refused(server.addr_of(1)), LIMIT), "{}", server.error_log());
+    assert_eq!(ask_new(server.addr_of(1)), "two");
+    let sock = server.prefix().join("sock");
+    assert_eq!(ask(&mut Client::connect_unix(&sock).unwrap()), "two");
+    assert!(wait_for(|| is_refused(server.addr()), LIMIT));
+    reload(&server, &conf("", "three"));
+    assert!(wait_for(|| !is_refused(server.addr()), LIMIT));
+    assert_eq!(ask_new(server.addr()), "three");
+    assert!(wait_for(|| is_refused(server.addr_of(1)) && !sock.exists(), LIMIT));
+    assert_eq!(worker(&server), pid);
+}
+
+#[test]
+fn what_a_process_cannot_change_takes_a_new_worker() {
+    let server = start(&conf("worker_processes 1;", "1"));
+    for threads in ["3", "2"] {
+        let old = worker(&server);
+        let mut kept = Client::connect(server.addr()).unwrap();
+        ask(&mut kept);
+        reload(&server, &conf(&format!("worker_processes {threads};"), threads));
+        until(server.addr(), threads);
+        // The idle connection is closed, with which the old worker has nothing left.
+        assert!(kept.is_at_end().unwrap());
+        assert!(wait_for(|| !server.worker_pids().contains(&old), LIMIT));
+        // The queue of every socket of the group is served, also when there are more than threads.
+        (0..50).for_each(|_| assert_eq!(ask_new(server.addr()), threads));
+    }
+    assert!(server.error_log().contains("gracefully shutting down"));
+}
+
+#[test]
+fn hundred_reloads_under_load_fail_no_request_and_leak_nothing() {
+    let server = start(&conf("worker_processes 2;", "x"));
+    let (addr, pid) = (server.addr(), worker(&server));
+    let done = AtomicBool::new(false);
+    let files = || process::open_files(pid) + process::open_files(server.pid());
+    let heard = || server.error_log().matches(", reconfiguring").count();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                assert_eq!(ask_new(addr), "x");
+            }
+        });
+        scope.spawn(|| {
+            let mut kept = Client::connect(addr).unwrap();
+            // Fewer than keepalive_requests.
+            for _ in 0..900 {
+                assert_eq!(ask(&mut kept), "x");
+            }
+        });
+        for round in 1..=100 {
+            server.signal(Signal::SIGHUP);
+            assert!(wait_for(|| heard() >= round, LIMIT));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(worker(&server), pid);
+    let before = files();
+    for name in ["a", "b", "c"] {
+        reload(&server, &conf("worker_processes 2;", name));
+        until(addr, name);
+    }
+    assert!(wait_for(|| files() <= before, LIMIT), "{before} -> {}", files());
+}
+
+#[test]
+fn killed_worker_is_replaced_and_nobody_is_refused() {
+    let server = start(&conf("worker_processes 2;", "x"));
+    let addr = server.addr();
+    for _ in 0..5 {
+        let old = worker(&server);
+        kill(old, "-KILL");
+        assert!(!is_refused(addr));
+        // What was in the old worker's hands is lost, as with nginx; the next one is served.
+        let served = || {
+            Client::connect(addr).is_ok_and(|mut client| {
+                client.send(REQUEST).is_ok() && client.read_response(false).is_ok()
+            })
+        };
+        assert!(wait_for(served, LIMIT), "{}", server.error_log());
+        assert_ne!(worker(&server), old);
+        let text = format!("worker process {old} exited on signal 9");
+        assert!(server.error_log().contains(&text), "{}", server.error_log());
+    }
+}
+
+#[test]
+fn worker_has_no_privileges_and_the_titles_are_nginx_s() {
+    let server = start(&conf("env FOREBAY_TEST_B=2; working_directory {prefix}/root;", "x"));
+    let pid = worker(&server);
+    assert!(title(server.pid()).starts_with("forebay: master process /"), "{}", title(pid));
+    assert!(wait_for(|| title(pid) == "forebay: worker process", LIMIT), "{}", title(pid));
+    until(server.addr(), "x");
+    let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap();
+    assert_eq!(cwd, server.root().canonicalize().unwrap());
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let root = std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t");
+    if root {
+        assert!(field("Uid:").iter().all(|uid| uid != "0"));
+        assert!(field("Gid:").iter().all(|gid| gid != "0"));
+        assert!(field("Groups:").iter().all(|gid| gid != "0"));
+        assert_eq!(field("CapEff:"), ["0000000000000000"]);
+    }
+}
+
+#[test]
+fn reopened_logs_are_new_files_and_no_line_is_lost() {
+    let server = start(&conf("", "x"));
+    let (old, log) = (server.prefix().join("error.1"), server.prefix().join("error.log"));
+    until(server.addr(), "x");
+    std::fs::rename(&log, &old).unwrap();
+    // Without a reopen lines go to the renamed file.
+    let lines = |path: &Path, text: &str| {
+        std::fs::read_to_string(path).unwrap_or_default().matches(text).count()
+    };
+    ask_new(server.addr());
+    let before = lines(&old, "] ");
+    server.signal(Signal::SIGUSR1);
+    assert!(wait_for(|| log.exists() && lines(&old, "reopening logs") == 2, LIMIT));
+    // The worker gets its file a moment later.
+    let missing = b"GET /missing HTTP/1.1\r\nHost: test\r\n\r\n";
+    let mut sent = 0;
+    let reached = wait_for(
+        || {
+            let mut client = Client::connect(server.addr()).unwrap();
+            client.send(missing).unwrap();
+            client.read_response(false).unwrap();
+            sent += 1;
+            lines(&log, "/missing") > 0
+        },
+        LIMIT,
+    );
+    assert!(reached && before > 0);
+    assert_eq!(lines(&old, "GET /missing") + lines(&log, "GET /missing"), sent);
+}
+
+#[test]
+fn quit_finishes_what_is_under_way_and_cleans_up() {
+    let sock = "listen unix:{prefix}/sock; listen ";
+    let mut server = start(&conf("", "x").replace("listen ", sock));
+    let pid = worker(&server);
+    let mut idle = Client::connect(server.addr()).unwrap();
+    ask(&mut idle);
+    let mut busy = Client::connect(server.addr()).unwrap();
+    busy.send(&REQUEST[..10]).unwrap();
+    // The worker has read the first half before it hears the signal.
+    ask_new(server.addr());
+    assert!(server.pid_file().exists() && server.prefix().join("sock").exists());
+    server.signal(Signal::SIGQUIT);
+    assert!(idle.is_at_end().unwrap());
+    let leaving = "forebay: worker process is shutting down";
+    assert!(wait_for(|| title(pid) == leaving, LIMIT), "{}", title(pid));
+    assert!(wait_for(|| is_refused(server.addr()), LIMIT));
+    busy.send(&REQUEST[10..]).unwrap();
+    let response = busy.read_response(false).unwrap();
+    assert!(response.closes() && busy.is_at_end().unwrap());
+    assert_eq!(server.wait_exit(LIMIT), Some(0), "{}", server.error_log());
+    assert!(!server.pid_file().exists() && !server.prefix().join("sock").exists());
+    for line in ["gracefully shutting down", "exiting", "exit", "exited with code 0"] {
+        assert!(server.error_log().contains(line), "{line}: {}", server.error_log());
+    }
+}
+
+#[test]
+fn shutdown_timeout_ends_connections_that_are_left() {
+    let mut server = start(&conf("worker_shutdown_timeout 50ms;", "x"));
+    let mut busy = Client::connect(server.addr()).unwrap();
+    busy.send(&REQUEST[..10]).unwrap();
+    ask_new(server.addr());
+    server.signal(Signal::SIGQUIT);
+    assert!(busy.read_to_end().is_ok_and(|rest| rest.is_empty()));
+    assert_eq!(server.wait_exit(LIMIT), Some(0));
+}
+
+#[test]
+fn terminate_ends_at_once() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut server = start(&conf("", "x"));
+        let mut busy = Client::connect(server.addr()).unwrap();
+        busy.send(&REQUEST[..10]).unwrap();
+        ask_new(server.addr());
+        server.signal(signal);
+        assert_eq!(server.wait_exit(LIMIT), Some(0));
+        assert!(busy.read_to_end().map_or(true, |rest| rest.is_empty()));
+        assert!(!server.pid_file().exists());
+    }
+}
+
+#[test]
+fn one_process_serves_reloads_and_quits() {
+    let mut server = start(&conf("master_process off;", "one"));
+    assert_eq!(server.worker_pids(), []);
+    until(server.addr(), "one");
+    reload(&server, &conf("master_process off;", "two"));
+    until(server.addr(), "two");
+    reload(&server, "nonsense");
+    assert!(wait_for(|| server.error_log().contains("unexpected end of file"), LIMIT));
+    assert_eq!(ask_new(server.addr()), "two");
+    let log = server.prefix().join("error.log");
+    std::fs::rename(&log, server.prefix().join("error.1")).unwrap();
+    server.signal(Signal::SIGUSR1);
+    assert!(wait_for(|| log.exists(), LIMIT));
+    assert!(server.stop() && !server.pid_file().exists());
+}
+
+#[test]
+fn options_control_a_running_server() {
+    let mut server = start(&conf("", "one"));
+    server.rewrite_conf(&conf("", "two")).unwrap();
+    assert!(control(&server, &["-t", "-q"]).status.success());
+    assert!(control(&server, &["-s", "reload"]).status.success());
+    until(server.addr(), "two");
+    assert!(control(&server, &["-s", "reopen"]).status.success());
+    assert!(control(&server, &["-s", "quit"]).status.success());
+    assert_eq!(server.wait_exit(LIMIT), Some(0));
+    let gone = control(&server, &["-s", "stop"]);
+    let text = String::from_utf8_lossy(&gone.stderr).into_owned();
+    let expected = format!(
+        "nginx: [error] open() \"{}\" failed (2: No such file or directory)\n",
+        server.pid_file().display()
+    );
+    assert_eq!((gone.status.code(), text), (Some(1), expected));
+}
+
+#[test]
+fn worker_that_cannot_start_is_not_started_again() {
+    let text = conf("working_directory /nonexistent;", "x").replace("{port}", "{port2}");
+    let mut server = start(&text);
+    let log = || server.error_log();
+    let fatal = "exited with fatal code 2 and cannot be respawned";
+    assert!(wait_for(|| log().contains(fatal), LIMIT), "{}", log());
+    assert!(log().contains("chdir(\"/nonexistent\") failed (2: No such file or directory)"));
+    assert_eq!(log().matches("start worker process ").count(), 1);
+    assert!(server.stop());
+}
+
+#[test]
+fn service_manager_hears_of_each_state() {
+    let dir = forebay_testkit::tempdir::TempDir::new().unwrap();
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(LIMIT)).unwrap();
+    let next = || {
+        let mut buf = [0; 200];
+        let len = manager.recv(&mut buf).unwrap();
+        String::from_utf8_lossy(&buf[..len]).into_owned()
+    };
+    let mut server = Server::builder(Kind::Forebay, &conf("", "x"))
+        .binary(env!("CARGO_BIN_EXE_forebay"))
+        .env("NOTIFY_SOCKET", path.to_str().unwrap())
+        .start()
+        .unwrap();
+    assert_eq!(next(), "READY=1\n");
+    server.signal(Signal::SIGHUP);
+    assert!(next().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert_eq!(next(), "READY=1\n");
+    assert!(server.stop());
+    assert_eq!(next(), "STOPPING=1\n");
+}
