@@ -3,49 +3,104 @@
 //!
 //! Invariant: a worker thread calls [`flush_batch`] before it waits, so no line outlives the batch.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{
+    cell::RefCell,
+    sync::{Arc, Weak},
+};
 
 use super::LogFile;
 
 /// Batches are written early when they reach that many bytes.
 const BATCH_BYTES: usize = 64 << 10;
 
+/// The lines of one log that are not written yet.
+struct Pending {
+    /// Which log; keeps its place in the batch as long as anybody has it.
+    file: Weak<LogFile>,
+    /// The same while there are lines: the configuration that named it may go before they do. Not
+    /// longer, or threads would keep the logs of old configurations open for each other.
+    held: Option<Arc<LogFile>>,
+    lines: Vec<u8>,
+}
+
 thread_local! {
-    static BATCH: RefCell<Vec<(Arc<LogFile>, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
+    static BATCH: RefCell<Vec<Pending>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Adds a line (with its line feed) to the batch of this thread.
 pub fn append(file: &Arc<LogFile>, line: &[u8]) {
     BATCH.with_borrow_mut(|batch| {
-        let index = match batch.iter().position(|(known, _)| Arc::ptr_eq(known, file)) {
+        let is_it = |pending: &Pending| std::ptr::eq(pending.file.as_ptr(), Arc::as_ptr(file));
+        let index = match batch.iter().position(is_it) {
             Some(index) => index,
             None => {
-                batch.push((file.clone(), Vec::with_capacity(4096)));
+                let lines = Vec::with_capacity(4096);
+                batch.push(Pending { file: Arc::downgrade(file), held: None, lines });
                 batch.len() - 1
             }
         };
-        let lines = &mut batch[index].1;
-        if lines.len() + line.len() > BATCH_BYTES {
-            write_out(file, lines);
+        let pending = &mut batch[index];
+        pending.held.get_or_insert_with(|| file.clone());
+        if pending.lines.len() + line.len() > BATCH_BYTES {
+            write_out(file, &mut pending.lines);
         }
-        lines.extend_from_slice(line);
+        pending.lines.extend_from_slice(line);
     });
 }
 
 /// Writes everything that this thread gathered.
 pub fn flush_batch() {
     BATCH.with_borrow_mut(|batch| {
-        for (file, lines) in batch.iter_mut().filter(|(_, lines)| !lines.is_empty()) {
-            write_out(file, lines);
+        for pending in batch.iter_mut() {
+            if let Some(file) = pending.held.take() {
+                write_out(&file, &mut pending.lines);
+            }
         }
-        // A log that nobody else holds belongs to a configuration that is gone.
-        batch.retain(|(file, _)| Arc::strong_count(file) > 1);
+        batch.retain(|pending| pending.file.strong_count() > 0);
     });
 }
 
-fn write_out(file: &Arc<LogFile>, lines: &mut Vec<u8>) {
+fn write_out(file: &LogFile, lines: &mut Vec<u8>) {
     // nginx: a failed write of the access log is told in the error log at most once a minute; the
     // access log itself cannot say more than that the lines are gone.
     let _ = file.write(lines);
     lines.clear();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs::File, sync::mpsc};
+
+    #[test]
+    fn lines_outlive_their_configuration_and_its_log_does_not() {
+        let path = std::env::temp_dir().join(format!("forebay-batch-{}", std::process::id()));
+        let log = Arc::new(LogFile::new(path.clone()));
+        log.install(File::options().append(true).create(true).open(&path).unwrap());
+        append(&log, b"one\n");
+        flush_batch();
+        // A thread that wrote to it too, and now waits for other work.
+        let (done, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let theirs = log.clone();
+        let thread = std::thread::spawn(move || {
+            append(&theirs, b"two\n");
+            drop(theirs);
+            flush_batch();
+            done.send(()).unwrap();
+            let _ = ended.recv();
+        });
+        told.recv().unwrap();
+        append(&log, b"three\n");
+        let gone = Arc::downgrade(&log);
+        drop(log);
+        assert!(gone.upgrade().is_some());
+        flush_batch();
+        assert!(gone.upgrade().is_none(), "nobody holds it any more");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\nthree\n");
+        assert_eq!(BATCH.with_borrow(Vec::len), 0);
+        drop(end);
+        thread.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
 }
