@@ -3,14 +3,15 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use forebay_rt::listen::{Addr, Options, open};
+use forebay_rt::listen::{Addr, Options, name_of, open};
 use forebay_rt::process;
 
 use crate::load::Request;
 use crate::paths::Paths;
+use crate::site::Site;
 
 /// The welcome page on `listen`.
 pub fn welcome(listen: &str) -> Request {
@@ -24,7 +25,8 @@ pub fn welcome(listen: &str) -> Request {
 /// The folder `dir`, an absolute name, with listings, on `listen`.
 pub fn folder(dir: &Path, listen: &str) -> Request {
     // The name is the prefix and not in the text, where it would have to be quoted.
-    request(dir, &format!("listen {listen}; root .; autoindex on; etag on;"))
+    let listing = if_built_in("ngx_http_autoindex_module", "autoindex on;");
+    request(dir, &format!("listen {listen}; root .; {listing}"))
 }
 
 /// A free loopback port with a socket on it: 8080 or one of those that follow, else any.
@@ -35,9 +37,7 @@ pub fn free_port() -> io::Result<(SocketAddr, OwnedFd)> {
         match open(&Addr::Tcp(addr), &Options::default(), 1) {
             Ok(mut opened) => {
                 let socket = opened.sockets.remove(0);
-                if let Addr::Tcp(addr) =
-                    forebay_rt::listen::name_of(std::os::fd::AsFd::as_fd(&socket))?
-                {
+                if let Addr::Tcp(addr) = name_of(socket.as_fd())? {
                     return Ok((addr, socket));
                 }
             }
@@ -74,6 +74,7 @@ fn request(prefix: &Path, server: &str) -> Request {
         Some(temp) => format!("client_body_temp_path {temp};"),
         None => String::new(),
     };
+    let access_log = if_built_in("ngx_http_log_module", "access_log off;");
     let text = format!(
         "daemon off;
 master_process off;
@@ -84,7 +85,7 @@ http {{
     {TYPES}
     default_type application/octet-stream;
     sendfile on;
-    access_log off;
+    {access_log}
     {temp}
     server {{
         {server}
@@ -100,6 +101,11 @@ http {{
         pid: prefix.join("nginx.pid"),
     };
     Request { paths, globals: None, embedded: Some(text) }
+}
+
+/// A directive of a module that a small build may be without.
+fn if_built_in(module: &str, directive: &'static str) -> &'static str {
+    if Site::has_module(module) { directive } else { "" }
 }
 
 fn is_plain(c: char) -> bool {
