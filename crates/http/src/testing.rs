@@ -18,7 +18,9 @@ use forebay_wire::{
 
 use crate::{
     body::{Body, Chunk, Fault},
-    load, modules,
+    load,
+    module::{Action, Cx, Module},
+    modules,
     plan::{Plan, ServerId},
     request::{Connection, Parts, Peer, Request},
     worker::{Shared, Worker},
@@ -43,6 +45,31 @@ pub fn plan(http: &str) -> Result<Plan, String> {
         load(block, &modules::all(), &mut loader, &log, false)
     });
     plan.filter(|_| !diags.has_errors()).ok_or_else(|| diags.render(&sources, false))
+}
+
+/// What a module's directives at one level set.
+pub fn level_conf<M: Module>(text: &str) -> M::Conf {
+    let (mut files, mut sources, mut diags) =
+        (Memory::default(), Sources::new(), Diagnostics::new());
+    let options = ParseOptions::default();
+    let nodes = parse_text("test", text.as_bytes(), &mut files, &options, &mut sources, &mut diags);
+    let mut loader = Loader {
+        files: &mut files,
+        sources: &mut sources,
+        diags: &mut diags,
+        prefix: "/nowhere".into(),
+        conf_prefix: "/nowhere".into(),
+    };
+    let mut cx = Cx::new(&mut loader);
+    let mut conf = M::Conf::default();
+    for node in &nodes {
+        let known = M::DIRECTIVES.iter().find(|known| known.spec.name == node.name());
+        match known.expect("a directive of the module").action {
+            Action::Set(set) => set(&mut conf, node, &mut cx).expect("it must be right"),
+            Action::Open(_) => panic!("a block has no settings of its own level"),
+        }
+    }
+    conf
 }
 
 /// The error of a configuration (the inside of an `http` block) that must not load.

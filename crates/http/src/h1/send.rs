@@ -206,8 +206,11 @@ impl Output {
         timeout_ms: u64,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
+        let mut waiting = false;
         loop {
-            let waiting = self.gather(cx).is_pending();
+            // A source that said "later" in this turn is not asked again: one that gives other
+            // connections their turn (a compressor) would never get to do so.
+            waiting = waiting || self.gather(cx).is_pending();
             let Some(_) = self.queue.front() else {
                 if self.truncated {
                     return Poll::Ready(Err(SendError::Truncated));

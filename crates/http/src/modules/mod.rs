@@ -4,12 +4,14 @@ use std::marker::PhantomData;
 
 use crate::module::{AnyModule, Entry, Module};
 
+pub mod gzip;
 mod headers;
 mod index;
 mod log;
 mod not_modified;
 mod range;
 mod static_files;
+mod stub_status;
 
 fn entry<M: Module>() -> Box<dyn AnyModule> {
     Box::new(Entry::<M>(PhantomData))
@@ -22,8 +24,11 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         // Content, in the order of asking.
         entry::<index::Index>(),
         entry::<static_files::StaticFiles>(),
+        entry::<stub_status::StubStatus>(),
+        // Filters, in the order of the response.
         entry::<not_modified::NotModified>(),
         entry::<headers::Headers>(),
+        entry::<gzip::Gzip>(),
         // Must be the last filter: it cuts the body that is sent.
         entry::<range::Range>(),
         entry::<log::Log>(),

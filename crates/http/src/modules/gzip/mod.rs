@@ -1,0 +1,519 @@
+//! `gzip`: compresses responses (`ngx_http_gzip_filter_module.c`, and the directives that nginx's
+//! core keeps for it and for `gzip_static`).
+//!
+//! Compressed bodies are of unknown length, as in nginx, though small ones are compressed at once.
+//!
+//! Invariant: a response is compressed at most once, and never one that is encoded already.
+
+mod accept;
+mod encode;
+
+use std::{collections::HashSet, sync::Arc};
+
+use bytes::Bytes;
+use forebay_conf::{
+    Arity, Error, Node,
+    value::{self, Bufs},
+};
+use forebay_session::{regex::Regex, var::Registry};
+use forebay_wire::h1::{Method, Version, encode::write_decimal};
+
+pub use accept::Accept;
+
+use self::accept::proxied;
+use crate::{
+    body::Body,
+    handler::{Filter, Filtered},
+    module::{self, ANY, ANY_IF, Builder, Cx, Directive, Module, set},
+    request::Request,
+};
+
+/// `ngx_http_gzip_filter_module`.
+pub struct Gzip;
+
+/// What one level of the configuration says.
+#[derive(Default)]
+pub struct Conf {
+    on: Option<bool>,
+    buffers: Option<Bufs>,
+    types: Option<Types>,
+    level: Option<u32>,
+    window_bits: Option<u8>,
+    hash: Option<u8>,
+    postpone: Option<u64>,
+    no_buffer: Option<bool>,
+    min_length: Option<u64>,
+    vary: Option<bool>,
+    http_version: Option<Version>,
+    proxied: Option<u32>,
+    disable: Option<Vec<Regex>>,
+    disable_msie6: Option<bool>,
+}
+
+impl module::Conf for Conf {
+    fn inherit(&mut self, parent: &Self) {
+        crate::inherit!(self, parent;
+            on, buffers, types, level, window_bits, hash, postpone, no_buffer, min_length,
+            vary, http_version, proxied, disable, disable_msie6);
+    }
+}
+
+/// `gzip_types`.
+#[derive(Clone)]
+enum Types {
+    Any,
+    /// In lower case.
+    These(Arc<HashSet<Box<[u8]>>>),
+}
+
+impl Types {
+    fn default_ones() -> Types {
+        Types::These(Arc::new(HashSet::from([b"text/html"[..].into()])))
+    }
+
+    fn has(&self, content_type: Option<&Bytes>) -> bool {
+        let Types::These(set) = self else { return true };
+        let Some(name) = content_type else { return false };
+        if name.iter().any(u8::is_ascii_uppercase) {
+            return set.contains(&name.to_ascii_lowercase()[..]);
+        }
+        set.contains(&name[..])
+    }
+}
+
+impl Module for Gzip {
+    type Conf = Conf;
+    const NAME: &'static str = "ngx_http_gzip_filter_module";
+    const DIRECTIVES: &'static [Directive<Conf>] = &[
+        set(
+            "gzip",
+            &["on | off"],
+            "off",
+            ANY_IF,
+            Arity::FLAG,
+            "Compresses responses.",
+            |c, n, _| value::set_flag(&mut c.on, n),
+        ),
+        set(
+            "gzip_buffers",
+            &["number size"],
+            "32 4k|16 8k",
+            ANY,
+            Arity::TWO,
+            "The buffers of a compressed response; here they are as large as what is compressed.",
+            |c, n, cx| {
+                value::set_bufs(&mut c.buffers, n)?;
+                no_meaning(n, cx, "compressed bytes are sent as they come")
+            },
+        ),
+        set(
+            "gzip_comp_level",
+            &["level"],
+            "1",
+            ANY,
+            Arity::ONE,
+            "How hard to compress, 1 to 9.",
+            |c, n, _| {
+                value::set_number(&mut c.level, n)?;
+                value::check_bounds(n, c.level.unwrap_or(1).into(), 1, Some(9))
+            },
+        ),
+        set(
+            "gzip_disable",
+            &["regex ..."],
+            "",
+            ANY,
+            Arity::SOME,
+            "The browsers that get no compressed responses.",
+            disable,
+        ),
+        set(
+            "gzip_hash",
+            &["size"],
+            "64k",
+            ANY,
+            Arity::ONE,
+            "The size of the compressor's hash table, which is always the same here.",
+            |c, n, cx| {
+                set_power(&mut c.hash, n, 10, "1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k")?;
+                no_meaning(n, cx, "the compressor's state is kept for the next response")
+            },
+        ),
+        set(
+            "gzip_http_version",
+            &["1.0 | 1.1"],
+            "1.1",
+            ANY,
+            Arity::ONE,
+            "The oldest protocol version whose requests get compressed responses.",
+            |c, n, _| {
+                let table = [("1.0", Version::Http10), ("1.1", Version::Http11)];
+                value::set_enum(&mut c.http_version, n, &table)
+            },
+        ),
+        set(
+            "gzip_min_length",
+            &["length"],
+            "20",
+            ANY,
+            Arity::ONE,
+            "Shorter responses are not compressed, where the length is known.",
+            |c, n, _| value::set_size(&mut c.min_length, n),
+        ),
+        set(
+            "gzip_no_buffer",
+            &["on | off"],
+            "off",
+            ANY,
+            Arity::FLAG,
+            "Whether compressed bytes are sent as they come; here they always are.",
+            |c, n, cx| {
+                value::set_flag(&mut c.no_buffer, n)?;
+                no_meaning(n, cx, "compressed bytes are sent as they come")
+            },
+        ),
+        set(
+            "gzip_proxied",
+            &["off | expired | no-cache | no-store | private | no_last_modified | no_etag | \
+               auth | any ..."],
+            "off",
+            ANY,
+            Arity::SOME,
+            "Which responses are compressed for clients behind a proxy.",
+            |c, n, cx| {
+                let table = [
+                    ("off", proxied::OFF),
+                    ("expired", proxied::EXPIRED),
+                    ("no-cache", proxied::NO_CACHE),
+                    ("no-store", proxied::NO_STORE),
+                    ("private", proxied::PRIVATE),
+                    ("no_last_modified", proxied::NO_LAST_MODIFIED),
+                    ("no_etag", proxied::NO_ETAG),
+                    ("auth", proxied::AUTH),
+                    ("any", proxied::ANY),
+                ];
+                value::set_bits(&mut c.proxied, n, &table, cx.loader.diags)
+            },
+        ),
+        set(
+            "gzip_types",
+            &["mime-type ..."],
+            "text/html",
+            ANY,
+            Arity::SOME,
+            "Which types are compressed beside text/html.",
+            types,
+        ),
+        set(
+            "gzip_vary",
+            &["on | off"],
+            "off",
+            ANY,
+            Arity::FLAG,
+            "Whether Vary: Accept-Encoding is added where compression is possible.",
+            |c, n, _| value::set_flag(&mut c.vary, n),
+        ),
+        set(
+            "gzip_window",
+            &["size"],
+            "32k",
+            ANY,
+            Arity::ONE,
+            "How far back the compressor looks for repetitions.",
+            |c, n, _| set_power(&mut c.window_bits, n, 9, "512, 1k, 2k, 4k, 8k, 16k, or 32k"),
+        ),
+        set(
+            "postpone_gzipping",
+            &["size"],
+            "0",
+            ANY,
+            Arity::ONE,
+            "How much is gathered before compressing; here nothing waits.",
+            |c, n, cx| {
+                value::set_size(&mut c.postpone, n)?;
+                no_meaning(n, cx, "nothing waits for more")
+            },
+        ),
+    ];
+
+    fn variables(registry: &mut Registry<Request>) {
+        registry.builtin("gzip_ratio", |r, out| write_ratio(r.compressed.get(), out));
+    }
+
+    fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        if conf.on == Some(true) {
+            b.filter(GzipFilter {
+                accept: Accept::of(conf),
+                types: conf.types.clone().unwrap_or_else(Types::default_ones),
+                min_length: conf.min_length.unwrap_or(20),
+                settings: encode::Settings {
+                    level: conf.level.unwrap_or(1),
+                    window_bits: conf.window_bits.unwrap_or(15),
+                },
+            });
+        }
+        Ok(())
+    }
+}
+
+fn no_meaning(node: &Node, cx: &mut Cx<'_, '_>, why: &str) -> Result<(), Error> {
+    let name = node.name.lossy();
+    cx.loader.info(node.span, format!("the \"{name}\" directive changes nothing here: {why}"));
+    Ok(())
+}
+
+/// A size that is one of seven or eight powers of two, as its logarithm.
+fn set_power(slot: &mut Option<u8>, node: &Node, low: u8, all: &str) -> Result<(), Error> {
+    let count = all.split(", ").count() as u8;
+    let mut size = None;
+    if slot.is_some() {
+        return Err(value::duplicate(node));
+    }
+    value::set_size(&mut size, node)?;
+    let bits = (low..low + count).find(|bits| size == Some(1 << bits));
+    *slot = Some(bits.ok_or_else(|| node.error(format!("value must be {all}")))?);
+    Ok(())
+}
+
+fn disable(conf: &mut Conf, node: &Node, _cx: &mut Cx<'_, '_>) -> Result<(), Error> {
+    for arg in &node.args {
+        if arg.is("msie6") {
+            conf.disable_msie6 = Some(true);
+            continue;
+        }
+        let regex = Regex::compile(&arg.value, true, arg.span)?;
+        conf.disable.get_or_insert_default().push(regex);
+    }
+    Ok(())
+}
+
+/// `ngx_http_types_slot`.
+fn types(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
+    let types = conf.types.get_or_insert_with(Types::default_ones);
+    for arg in &node.args {
+        if arg.is("*") {
+            *types = Types::Any;
+        }
+        let Types::These(set) = types else { return Ok(()) };
+        let name = arg.value.to_ascii_lowercase().into_boxed_slice();
+        if !Arc::make_mut(set).insert(name) {
+            cx.loader.warn(arg.span, format!("duplicate MIME type \"{}\"", arg.lossy()));
+        }
+    }
+    Ok(())
+}
+
+/// `$gzip_ratio`: with two digits, rounded as nginx rounds.
+fn write_ratio((into, out_of): (u64, u64), out: &mut Vec<u8>) -> bool {
+    if out_of == 0 {
+        return false;
+    }
+    let thousandths = into.saturating_mul(1000) / out_of;
+    let hundredths = thousandths / 10 + u64::from(thousandths % 10 > 4);
+    write_decimal(out, hundredths / 100);
+    out.push(b'.');
+    out.push(b'0' + (hundredths / 10 % 10) as u8);
+    out.push(b'0' + (hundredths % 10) as u8);
+    true
+}
+
+struct GzipFilter {
+    accept: Accept,
+    types: Types,
+    min_length: u64,
+    settings: encode::Settings,
+}
+
+impl Filter for GzipFilter {
+    fn filter(&self, r: &mut Request) -> Filtered {
+        let response = &mut r.response;
+        if !matches!(response.status, 200 | 403 | 404)
+            || response.content_length.is_some_and(|length| length < self.min_length)
+            || response.field("Content-Encoding").is_some_and(|coding| !coding.is_empty())
+            || !self.types.has(response.content_type.as_ref())
+            || response.header_only
+        {
+            return Filtered::Continue;
+        }
+        // The answer depends on what this client takes, whatever that is.
+        response.vary_accept_encoding = self.accept.vary;
+        if !self.accept.allows(r) {
+            return Filtered::Continue;
+        }
+        let response = &mut r.response;
+        response.set("Content-Encoding", Bytes::from_static(b"gzip"));
+        response.body_will_change();
+        if r.method == Method::Head {
+            response.body = Body::Empty;
+        } else {
+            let body = std::mem::take(&mut response.body);
+            response.body = self.compress(body, &r.compressed);
+        }
+        Filtered::Continue
+    }
+}
+
+impl GzipFilter {
+    fn compress(&self, body: Body, sizes: &encode::Sizes) -> Body {
+        let in_memory = match &body {
+            Body::Empty => Some(Bytes::new()),
+            Body::Bytes(bytes) => Some(bytes.clone()),
+            Body::File(slice) => slice.in_memory(),
+            Body::Chunks(_) | Body::Stream(_) => None,
+        };
+        if let Some(bytes) = in_memory.filter(|bytes| encode::is_small(bytes.len()))
+            && let Ok(compressed) = encode::whole(self.settings, &bytes, sizes)
+        {
+            return Body::Bytes(compressed);
+        }
+        Body::Stream(Box::new(encode::Stream::new(self.settings, body, sizes.clone())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+    use crate::testing;
+
+    /// The settings of one level.
+    pub(super) fn conf(text: &str) -> Conf {
+        testing::level_conf::<Gzip>(text)
+    }
+
+    const TEXT: &str = "hello, hello, hello, hello, hello";
+
+    fn answer(conf: &str, head: &str, change: impl Fn(&mut Request)) -> Request {
+        let mut r = testing::request(conf, head);
+        r.respond(200, "text/html".into(), TEXT.into());
+        r.response.add("ETag", "\"a\"");
+        r.response.allow_ranges = true;
+        change(&mut r);
+        let plan = r.plan.clone();
+        for filter in &plan.location(r.location).filters {
+            assert_eq!(filter.filter(&mut r), Filtered::Continue);
+        }
+        r
+    }
+
+    const HEAD: &str = "GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n";
+
+    fn compressed(conf: &str, change: impl Fn(&mut Request)) -> bool {
+        answer(conf, HEAD, change).response.field("Content-Encoding").is_some_and(|v| v == "gzip")
+    }
+
+    #[test]
+    fn a_response_is_compressed() {
+        let mut r = answer("gzip on;", HEAD, |_| {});
+        assert_eq!(testing::fields(&r), "ETag: W/\"a\"\nContent-Encoding: gzip\n");
+        assert_eq!(r.response.content_length, None);
+        let body = testing::drain(&mut r.response.body).unwrap();
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(&body[..]).read_to_string(&mut text).unwrap();
+        assert_eq!(text, TEXT);
+        assert_eq!(r.compressed.get(), (TEXT.len() as u64, body.len() as u64));
+    }
+
+    #[test]
+    fn the_answer_to_head_has_the_fields_and_no_body() {
+        let head = HEAD.replace("GET", "HEAD");
+        let r = answer("gzip on;", &head, |_| {});
+        assert_eq!(testing::fields(&r), "ETag: W/\"a\"\nContent-Encoding: gzip\n");
+        assert!(matches!(r.response.body, Body::Empty));
+    }
+
+    #[test]
+    fn only_some_responses_are_compressed() {
+        for status in [200, 403, 404] {
+            assert!(compressed("gzip on;", |r| r.response.status = status), "{status}");
+        }
+        for status in [201, 204, 206, 301, 304, 400, 500] {
+            assert!(!compressed("gzip on;", |r| r.response.status = status), "{status}");
+        }
+        let length = |length| move |r: &mut Request| r.response.content_length = length;
+        assert!(!compressed("gzip on;", length(Some(19))));
+        assert!(compressed("gzip on;", length(Some(20))));
+        assert!(compressed("gzip on; gzip_min_length 1m;", length(None)));
+        assert!(!compressed("gzip on; gzip_min_length 34;", |_| {}));
+        assert!(!compressed("gzip on;", |r| r.response.add("content-encoding", "br")));
+        assert!(!compressed("gzip off;", |_| {}));
+        assert!(!compressed("", |_| {}));
+    }
+
+    #[test]
+    fn types_are_compared_without_case() {
+        for (conf, content_type, want) in [
+            ("", Some("text/html"), true),
+            ("", Some("Text/HTML"), true),
+            ("", Some("text/plain"), false),
+            ("", None, false),
+            ("gzip_types TEXT/plain;", Some("text/plain"), true),
+            ("gzip_types text/plain;", Some("text/html"), true),
+            ("gzip_types a/b; gzip_types text/plain;", Some("a/b"), true),
+            ("gzip_types *;", Some("image/png"), true),
+            ("gzip_types a/b *;", None, true),
+        ] {
+            let conf = format!("gzip on; {conf}");
+            let set = |r: &mut Request| r.response.content_type = content_type.map(Bytes::from);
+            assert_eq!(compressed(&conf, set), want, "{conf} {content_type:?}");
+        }
+    }
+
+    #[test]
+    fn vary_is_for_clients_that_take_no_gzip_too() {
+        let plain = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        for (conf, head, want) in [
+            ("gzip on; gzip_vary on;", HEAD, true),
+            ("gzip on; gzip_vary on;", plain, true),
+            ("gzip on;", HEAD, false),
+            ("gzip_vary on;", HEAD, false),
+            ("gzip on; gzip_vary on; gzip_min_length 99;", HEAD, false),
+        ] {
+            let r = answer(conf, head, |_| {});
+            assert_eq!(r.response.vary_accept_encoding, want, "{conf}");
+        }
+    }
+
+    #[test]
+    fn the_ratio_is_rounded_to_two_digits() {
+        for (sizes, want) in [
+            ((2125, 1000), Some("2.13")),
+            ((2124, 1000), Some("2.12")),
+            ((2996, 1000), Some("3.00")),
+            ((1, 3), Some("0.33")),
+            ((0, 20), Some("0.00")),
+            ((1_000_000, 1), Some("1000000.00")),
+            ((0, 0), None),
+        ] {
+            let mut out = Vec::new();
+            let found = write_ratio(sizes, &mut out);
+            assert_eq!(found.then(|| String::from_utf8(out).unwrap()).as_deref(), want);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_told_in_nginx_words() {
+        for (conf, want) in [
+            ("gzip_comp_level 0;", "value must be between 1 and 9"),
+            ("gzip_comp_level 10;", "value must be between 1 and 9"),
+            ("gzip_http_version 2;", "invalid value \"2\""),
+            ("gzip_proxied maybe;", "invalid value \"maybe\""),
+            ("gzip_window 3k;", "\"gzip_window\" directive value must be 512, 1k, 2k"),
+            ("gzip_hash 512;", "\"gzip_hash\" directive value must be 1k, 2k"),
+            ("gzip_window 1k; gzip_window 1k;", "\"gzip_window\" directive is duplicate"),
+            ("gzip_disable (;", "pcre2_compile() failed"),
+            ("gzip maybe;", "invalid value \"maybe\" in \"gzip\" directive"),
+        ] {
+            let error = testing::conf_error(conf);
+            assert!(error.contains(want), "{conf}: {error}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_powers_of_two() {
+        assert_eq!(conf("gzip_window 512;").window_bits, Some(9));
+        assert_eq!(conf("gzip_window 32k;").window_bits, Some(15));
+        assert_eq!(conf("gzip_hash 128k;").hash, Some(17));
+    }
+}
