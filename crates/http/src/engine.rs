@@ -118,6 +118,10 @@ async fn walk(plan: &Plan, r: &mut Request, client: &mut dyn Client, entry: Entr
 
 /// The rewrite phase; whether the URI changed, so that the location is to be chosen anew.
 async fn rewrite(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Result<bool, End> {
+    if r.location == plan.server(r.server).location {
+        // No location was found, and what the server rewrites was rewritten already.
+        return Ok(false);
+    }
     let handlers = &plan.location(r.location).rewrite;
     for handler in handlers {
         match run(&**handler, r, client).await {
@@ -298,6 +302,11 @@ fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
         r.keep_alive = false;
     }
     r.error_status = status;
+    if status == 444 {
+        // nginx's NGX_HTTP_CLOSE: the connection closes without a word, and no page is looked for.
+        r.response.status = status;
+        return None;
+    }
     r.response.forget_body();
     let core = &plan.location(r.location).core;
     // nginx's `r->error_page`: an error within an error page shows the built-in one.

@@ -108,6 +108,11 @@ impl Reader<'_, '_, '_, '_> {
         let child = LocId(self.parents.len() as u32);
         let mut inner = Confs::default();
         let contexts = module.open(d, confs, node, self.cx, child, &mut inner)?;
+        if inner.find::<core::Conf>().is_none() {
+            // The core module names its own levels; any other opens a variant of this one.
+            let own = &mut inner.make::<core::Conf>().own;
+            (own.kind, own.span) = (Kind::If, node.span);
+        }
         self.levels.push(inner);
         self.parents.push(level);
         self.block(child, node.children(), contexts);
@@ -324,6 +329,7 @@ impl Location {
             kind: conf.own.kind,
             core: conf.settings(),
             error_log: conf.own.error_log.clone().unwrap_or_else(|| default_error_log.clone()),
+            warn_uninitialized: true,
             tree: Tree::default(),
             limit_except: conf.own.limit_except.clone(),
             rewrite: Vec::new(),

@@ -106,6 +106,8 @@ pub struct Location {
     pub core: core::Settings,
     /// Where errors are written, and from which severity on.
     pub error_log: ErrorLog,
+    /// `uninitialized_variable_warn`: whether reading a variable before `set` is worth a line.
+    pub warn_uninitialized: bool,
     /// Nested locations.
     pub tree: Tree,
     /// `limit_except`: the level that holds for all methods but these.

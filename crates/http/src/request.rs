@@ -138,6 +138,9 @@ pub struct Request {
     /// Whether the path came with `%XX` or `+`: captures of it are escaped again where they go into
     /// arguments (nginx's `quoted_uri` and `plus_in_uri`).
     pub uri_was_escaped: bool,
+    /// Whether the path was rewritten without choosing a location for it again: then an `alias`
+    /// cannot say what of it to replace (nginx's `valid_location`).
+    pub rewritten_in_place: bool,
     /// Whether it was redirected internally, or is a subrequest: `internal` locations open.
     pub internal: bool,
     /// Whether it is a subrequest.
@@ -218,6 +221,7 @@ impl Request {
             uri,
             args,
             uri_was_escaped: false,
+            rewritten_in_place: false,
             internal: false,
             subrequest: false,
             cycles_left: MAX_CYCLES,
@@ -321,6 +325,7 @@ impl Request {
         self.uri.extend_from_slice(uri);
         self.args.clear();
         self.args.extend_from_slice(args);
+        self.rewritten_in_place = false;
         self.internal = true;
     }
 

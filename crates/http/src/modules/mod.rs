@@ -10,6 +10,7 @@ mod index;
 mod log;
 mod not_modified;
 mod range;
+mod rewrite;
 mod static_files;
 mod stub_status;
 
@@ -21,6 +22,7 @@ fn entry<M: Module>() -> Box<dyn AnyModule> {
 pub fn all() -> Vec<Box<dyn AnyModule>> {
     vec![
         entry::<crate::core::Core>(),
+        entry::<rewrite::Rewriting>(),
         // Content, in the order of asking.
         entry::<index::Index>(),
         entry::<static_files::StaticFiles>(),
