@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod addr;
 pub mod log;
 pub mod regex;
 pub mod var;
+pub mod zone;
