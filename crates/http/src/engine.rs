@@ -1,4 +1,4 @@
-//! The way of a request through its plan: server rewrite, location, rewrite, preaccess, access,
+//! The way of a request through its plan: post-read, server rewrite, location, rewrite, preaccess, access,
 //! precontent, content, filters; and what happens instead when one of them says no.
 //!
 //! Answers nginx's `ngx_http_core_module.c` (the phase checkers) and `ngx_http_request.c`
@@ -42,8 +42,12 @@ const CLOSING: [u16; 8] = [400, 413, 414, 494, 495, 497, 500, 501];
 pub async fn answer(r: &mut Request, client: &mut dyn Client) {
     let plan = r.plan.clone();
     let mut entry = Entry::Server;
+    let mut begun = if r.internal { None } else { post_read(&plan, r, client).await };
     loop {
-        let end = walk(&plan, r, client, entry).await;
+        let end = match begun.take() {
+            Some(end) => end,
+            None => walk(&plan, r, client, entry).await,
+        };
         let end = match end {
             End::Done => filter(&plan, r),
             other => other,
@@ -81,6 +85,18 @@ pub fn subrequest<'a>(r: &'a mut Request) -> Pin<Box<dyn Future<Output = ()> + '
         r.internal = true;
         answer(r, &mut Nobody).await;
     })
+}
+
+/// The post-read phase, once a request: what it ends with, if a handler ends it.
+async fn post_read(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Option<End> {
+    r.location = plan.server(r.server).location;
+    for handler in &plan.location(r.location).post_read {
+        match run(&**handler, r, client).await {
+            Flow::Decline | Flow::Allow => {}
+            other => return Some(settle(other, r)),
+        }
+    }
+    None
 }
 
 async fn walk(plan: &Plan, r: &mut Request, client: &mut dyn Client, entry: Entry) -> End {

@@ -34,7 +34,7 @@ pub fn write(r: &Request, severity: Severity, message: fmt::Arguments<'_>) {
     let input = &r.input;
     let server = Lossy(&r.server().name);
     let request = Lossy(input.text(input.head.request_line));
-    let client = &r.connection.remote;
+    let client = r.remote();
     let subrequest = r.subrequest.then(|| Lossy(&r.uri));
     let number = Some(r.connection.number);
     let host = input.field(FieldId::Host).map(Lossy);

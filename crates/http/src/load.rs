@@ -69,9 +69,9 @@ pub fn load_with(
     reader.inherit();
     let levels = reader.levels;
     let plan = compile(&levels, modules, &mut cx, default_error_log, privileged);
-    let undefined = plan.as_ref().map(|plan| plan.registry.undefined()).unwrap_or_default();
-    for error in undefined {
-        cx.loader.diags.push(error);
+    if let Some(plan) = &plan {
+        let missing = plan.registry.undefined().into_iter().chain(plan.zones.undeclared());
+        missing.for_each(|error| cx.loader.diags.push(error));
     }
     if cx.loader.diags.has_errors() { None } else { plan }
 }
@@ -175,6 +175,7 @@ fn compile(
         listeners,
         registry: std::mem::take(&mut cx.registry),
         logs: std::mem::take(&mut cx.logs),
+        zones: std::mem::take(&mut cx.zones),
         prefix: prefix(cx.loader),
         file_caches,
     })
@@ -332,6 +333,7 @@ impl Location {
             warn_uninitialized: true,
             tree: Tree::default(),
             limit_except: conf.own.limit_except.clone(),
+            post_read: Vec::new(),
             rewrite: Vec::new(),
             preaccess: Vec::new(),
             access: Vec::new(),

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use forebay_conf::{Arity, Contexts, Error, Loader, Node, Spec};
-use forebay_session::{log::LogSet, var::Registry};
+use forebay_session::{log::LogSet, var::Registry, zone::Zones};
 
 use crate::{
     handler::{Filter, Handler, Logger},
@@ -107,6 +107,8 @@ pub struct Cx<'l, 'f> {
     pub logs: LogSet,
     /// The log of requests where no `access_log` stands: nginx's `--http-log-path`.
     pub default_access_log: PathBuf,
+    /// Shared memory zones.
+    pub zones: Zones,
     /// Where the directive stands.
     pub context: Contexts,
     shared: HashMap<TypeId, Box<dyn Any>>,
@@ -119,6 +121,7 @@ impl<'l, 'f> Cx<'l, 'f> {
             loader,
             registry: Registry::default(),
             logs: LogSet::default(),
+            zones: Zones::default(),
             default_access_log: "logs/access.log".into(),
             context: Contexts::HTTP,
             shared: HashMap::new(),
@@ -169,6 +172,11 @@ impl Builder<'_, '_, '_> {
     /// Adds to the (server) rewrite phase.
     pub fn rewrite(&mut self, handler: impl Handler + 'static) {
         self.location.rewrite.push(Box::new(handler));
+    }
+
+    /// Adds to the post-read phase, which only servers have (realip).
+    pub fn post_read(&mut self, handler: impl Handler + 'static) {
+        self.location.post_read.push(Box::new(handler));
     }
 
     /// Adds to the preaccess phase (limits, realip).

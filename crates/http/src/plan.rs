@@ -12,6 +12,7 @@ use forebay_rt::listen::{Addr, Options};
 use forebay_session::{
     log::{ErrorLog, LogSet},
     var::Registry,
+    zone::Zones,
 };
 
 use crate::{
@@ -50,6 +51,8 @@ pub struct Plan {
     pub registry: Registry<Request>,
     /// The log files that it names.
     pub logs: LogSet,
+    /// Its shared memory zones.
+    pub zones: Zones,
     /// What relative paths belong to, without a slash at its end.
     pub prefix: Box<[u8]>,
     /// `types_hash…`, caches and other things that every worker thread sets up for itself.
@@ -112,6 +115,8 @@ pub struct Location {
     pub tree: Tree,
     /// `limit_except`: the level that holds for all methods but these.
     pub limit_except: Option<(Vec<Box<[u8]>>, LocId)>,
+    /// Post-read phase (of servers): before anything else is done with a new request.
+    pub post_read: Vec<Box<dyn Handler>>,
     /// Rewrite phase.
     pub rewrite: Vec<Box<dyn Handler>>,
     /// Preaccess phase.

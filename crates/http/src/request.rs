@@ -4,7 +4,14 @@
 //!
 //! Invariant: no socket here; a handler that needs the client asks [`crate::client::Client`].
 
-use std::{cell::Cell, fmt, net::IpAddr, net::SocketAddr, rc::Rc, sync::Arc};
+use std::{
+    any::Any,
+    cell::{Cell, OnceCell, RefCell},
+    fmt,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use forebay_rt::pool;
@@ -171,6 +178,51 @@ pub struct Request {
     pub keep_alive: bool,
     /// `gzip_ratio`'s numbers: bytes into and out of the compressor.
     pub compressed: Rc<Cell<(u64, u64)>>,
+    /// What it shares with its subrequests.
+    pub main: Rc<Main>,
+}
+
+/// What a request and its subrequests share, to the end of the request (nginx's `r->main` and
+/// `r->pool`).
+#[derive(Default)]
+pub struct Main {
+    /// The client that realip found behind the connection's.
+    real: OnceCell<Peer>,
+    /// What modules keep for the request, one value of a type.
+    contexts: RefCell<Vec<Box<dyn Any>>>,
+}
+
+impl Main {
+    /// Says who the client really is, unless that was said before.
+    pub fn set_remote(&self, peer: Peer) {
+        // The first word holds, as in nginx: the module's context is looked for before.
+        let _ = self.real.set(peer);
+    }
+
+    /// Whether [`Main::set_remote`] was called.
+    pub fn has_real_remote(&self) -> bool {
+        self.real.get().is_some()
+    }
+
+    /// Looks at, and may change, what a module keeps under its type; made when it is first asked for.
+    /// Dropped with the request, however that ends.
+    pub fn context<T: Default + 'static, R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let mut contexts = self.contexts.borrow_mut();
+        let at = match contexts.iter().position(|context| context.is::<T>()) {
+            Some(at) => at,
+            None => {
+                contexts.push(Box::<T>::default());
+                contexts.len() - 1
+            }
+        };
+        f(contexts[at].downcast_mut().expect("found or made with this type"))
+    }
+
+    /// Makes it ready for another request; its memory is kept.
+    fn clear(&mut self) {
+        self.real.take();
+        self.contexts.get_mut().clear();
+    }
 }
 
 /// What a request is made of that can be used again by the next one.
@@ -182,6 +234,7 @@ pub struct Parts {
     response: Response,
     store: Store,
     compressed: Rc<Cell<(u64, u64)>>,
+    main: Rc<Main>,
 }
 
 impl Parts {
@@ -205,7 +258,7 @@ impl Request {
         server: ServerId,
         parts: Parts,
     ) -> Request {
-        let Parts { input, mut uri, mut args, mut response, mut store, compressed } = parts;
+        let Parts { input, mut uri, mut args, mut response, mut store, compressed, main } = parts;
         uri.clear();
         args.clear();
         response.clear();
@@ -237,12 +290,14 @@ impl Request {
             completed: false,
             keep_alive: false,
             compressed,
+            main,
         }
     }
 
     /// A subrequest of this one: the same client, head and variables, another target.
     pub fn child(&self, uri: &[u8], args: &[u8]) -> Request {
-        let parts = Parts { input: self.input.clone(), ..Parts::default() };
+        let (input, main) = (self.input.clone(), self.main.clone());
+        let parts = Parts { input, main, ..Parts::default() };
         let mut child =
             Request::new(self.plan.clone(), self.connection.clone(), self.server, parts);
         child.store.copy_from(&self.store);
@@ -255,13 +310,18 @@ impl Request {
 
     /// Takes it apart for the next one; its buffer goes back to the pool.
     pub fn into_parts(self) -> Parts {
-        let Request { mut input, uri, args, mut response, store, compressed, .. } = self;
+        let Request { mut input, uri, args, mut response, store, compressed, mut main, .. } = self;
+        match Rc::get_mut(&mut main) {
+            Some(main) => main.clear(),
+            // A subrequest still holds it.
+            None => main = Rc::default(),
+        }
         if let Some(input) = Rc::get_mut(&mut input) {
             pool::recycle(std::mem::take(&mut input.buf));
         }
         // A body may hold a file, which is not to stay open until the next request.
         response.clear();
-        Parts { input, uri, args, response, store, compressed }
+        Parts { input, uri, args, response, store, compressed, main }
     }
 
     /// What the client sent, to complete before anybody shares it.
@@ -275,6 +335,11 @@ impl Request {
     pub fn split_input(&mut self, consumed: usize) -> Vec<u8> {
         let buf = &mut self.input_mut().buf;
         if buf.len() == consumed { Vec::new() } else { buf.split_off(consumed) }
+    }
+
+    /// The client: the connection's, or the one that realip found behind it.
+    pub fn remote(&self) -> &Peer {
+        self.main.real.get().unwrap_or(&self.connection.remote)
     }
 
     /// The settings that hold now.

@@ -131,6 +131,10 @@ impl Single {
                  limits, environment) changes with the next start",
             );
         }
+        if let Err(why) = next.site.take_over(&self.cycle.site) {
+            next.sockets.unlink_missing_from(Some(&self.cycle.sockets));
+            return next.log.emerg(why);
+        }
         match sockets_new_to(&next, Some(&self.cycle.sockets)) {
             Ok(sockets) => self.engine.reload(&next.site, sockets),
             Err(err) => {

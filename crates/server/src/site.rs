@@ -49,6 +49,11 @@ impl Site {
         self.plan.clone()
     }
 
+    /// Goes on with the shared memory of the site before it; errors say why it may not follow it.
+    pub fn take_over(&self, old: &Site) -> Result<(), String> {
+        self.plan.zones.take_over(&old.plan.zones)
+    }
+
     /// Where it listens.
     pub fn listeners(&self) -> Vec<(Addr, Options)> {
         let listeners = self.plan.listeners.iter();

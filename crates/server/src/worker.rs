@@ -239,6 +239,7 @@ impl Worker {
 
     fn reload(&mut self, bundle: Bundle, parts: Parts) -> Result<(), String> {
         let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs)?;
+        site.take_over(&self.site)?;
         self.engine.reload(&site, parts.sockets);
         (self.core, self.site, self.log) = (core, site, log);
         Ok(())

@@ -16,7 +16,7 @@ use crate::{
 };
 
 pub(super) fn register(registry: &mut Registry<Request>) {
-    registry.builtin("binary_remote_addr", |r, out| match r.connection.remote.ip() {
+    registry.builtin("binary_remote_addr", |r, out| match r.remote().ip() {
         Some(IpAddr::V4(ip)) => put(out, &ip.octets()),
         Some(IpAddr::V6(ip)) => put(out, &ip.octets()),
         None => put(out, b"unix:"),
@@ -31,8 +31,8 @@ pub(super) fn register(registry: &mut Registry<Request>) {
     registry.builtin("hostname", |_, out| put(out, hostname()));
     registry.builtin("nginx_version", |_, out| put(out, NGINX_VERSION.as_bytes()));
     registry.builtin("pid", |_, out| put_number(out, std::process::id().into()));
-    registry.builtin("remote_addr", |r, out| put_ip(out, &r.connection.remote));
-    registry.builtin("remote_port", |r, out| put_port(out, r.connection.remote.port()));
+    registry.builtin("remote_addr", |r, out| put_ip(out, r.remote()));
+    registry.builtin("remote_port", |r, out| put_port(out, r.remote().port()));
     registry.builtin("server_addr", |r, out| put_ip(out, &r.connection.local));
     registry.builtin("server_port", |r, out| put_port(out, r.connection.local.port()));
     registry.builtin("proxy_protocol_addr", |r, out| proxied_ip(r, out, |(source, _)| source));

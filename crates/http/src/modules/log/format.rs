@@ -225,7 +225,7 @@ fn step(name: &str, span: Span, registry: &mut Registry<Request>) -> Step {
             Step::Plain(|r, line| write_decimal(line, r.bytes_sent.saturating_sub(r.head_sent)))
         }
         "request_length" => Step::Plain(|r, line| write_decimal(line, r.bytes_read)),
-        "remote_addr" => Step::Plain(|r, line| write_addr(&r.connection.remote, line)),
+        "remote_addr" => Step::Plain(|r, line| write_addr(r.remote(), line)),
         "remote_user" => Step::With(FieldId::Authorization, registry.find(name)),
         "request" => Step::RequestLine(registry.find(name)),
         _ => match name.strip_prefix("http_").map(field) {
