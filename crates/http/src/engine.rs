@@ -251,6 +251,7 @@ fn settle(flow: Flow<'_>, r: &mut Request) -> End {
         Flow::Redirect if spend_cycle(r, "internally redirecting to") => End::Again(Entry::Server),
         Flow::Named(id) if spend_cycle(r, "internally redirecting to") => {
             r.internal = true;
+            r.add_uri_to_alias = false;
             End::Again(Entry::Location(id))
         }
         _ => End::Deny(500),

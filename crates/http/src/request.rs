@@ -150,6 +150,8 @@ pub struct Request {
     pub rewritten_in_place: bool,
     /// Whether it was redirected internally, or is a subrequest: `internal` locations open.
     pub internal: bool,
+    /// Whether a regex `alias` stands for a directory, to which `try_files` has added the URI.
+    pub add_uri_to_alias: bool,
     /// Whether it is a subrequest.
     pub subrequest: bool,
     /// How many internal redirects and location changes are left (nginx: 10).
@@ -276,6 +278,7 @@ impl Request {
             uri_was_escaped: false,
             rewritten_in_place: false,
             internal: false,
+            add_uri_to_alias: false,
             subrequest: false,
             cycles_left: MAX_CYCLES,
             error_status: 0,
@@ -392,6 +395,7 @@ impl Request {
         self.args.extend_from_slice(args);
         self.rewritten_in_place = false;
         self.internal = true;
+        self.add_uri_to_alias = false;
     }
 
     /// Writes a line to the error log of the location, with nginx's trailer

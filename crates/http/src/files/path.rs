@@ -24,24 +24,25 @@ pub struct Outside;
 /// `location /img { alias /data/img/; }` gives away `/data/x` as `/img../x`. Here a URI never leads
 /// above its root or alias, and never stands for less than its whole (NUL): the answer is 404.
 pub fn map_path(r: &Request, out: &mut Vec<u8>) -> Result<(), Outside> {
-    map_uri(r, &r.uri, out)
+    map_name(r, rest_of_uri(r), out)
 }
 
-/// The same for another URI than the request's.
-pub fn map_uri(r: &Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), Outside> {
+/// The path of a name in the root or alias.
+pub fn map_name(r: &Request, name: &[u8], out: &mut Vec<u8>) -> Result<(), Outside> {
     let start = out.len();
     let root = &r.location().core.root;
     document_root(r, out);
     let split = out.len() - start;
-    out.extend_from_slice(rest_of_uri(uri, root));
+    out.extend_from_slice(name);
     check(&out[start..], split, literal_len(root))
 }
 
-/// What of a URI is looked for below the root.
-pub fn rest_of_uri<'a>(uri: &'a [u8], root: &Root) -> &'a [u8] {
-    match root.alias {
-        None => uri,
-        Some(Alias::Prefix(len)) => uri.get(len..).unwrap_or_default(),
+/// What of the URI is looked for below the root.
+fn rest_of_uri(r: &Request) -> &[u8] {
+    match r.location().core.root.alias {
+        None => &r.uri,
+        Some(Alias::Prefix(len)) => r.uri.get(len..).unwrap_or_default(),
+        Some(Alias::Whole) if r.add_uri_to_alias => &r.uri,
         Some(Alias::Whole) => &[],
     }
 }
@@ -60,7 +61,7 @@ pub fn document_root(r: &Request, out: &mut Vec<u8>) {
 /// `$request_filename`: the path as it would be opened, whether or not it may be.
 pub fn request_filename(r: &Request, out: &mut Vec<u8>) {
     document_root(r, out);
-    out.extend_from_slice(rest_of_uri(&r.uri, &r.location().core.root));
+    out.extend_from_slice(rest_of_uri(r));
 }
 
 /// `$realpath_root`: the root with its symbolic links resolved; `false`: there is no such directory.

@@ -4,7 +4,9 @@ use std::marker::PhantomData;
 
 use crate::module::{AnyModule, Entry, Module};
 
+mod autoindex;
 pub mod gzip;
+mod gzip_static;
 mod headers;
 mod index;
 mod log;
@@ -13,6 +15,7 @@ mod range;
 mod rewrite;
 mod static_files;
 mod stub_status;
+mod try_files;
 
 fn entry<M: Module>() -> Box<dyn AnyModule> {
     Box::new(Entry::<M>(PhantomData))
@@ -23,8 +26,11 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
     vec![
         entry::<crate::core::Core>(),
         entry::<rewrite::Rewriting>(),
+        entry::<try_files::TryFiles>(),
         // Content, in the order of asking.
         entry::<index::Index>(),
+        entry::<autoindex::Autoindex>(),
+        entry::<gzip_static::GzipStatic>(),
         entry::<static_files::StaticFiles>(),
         entry::<stub_status::StubStatus>(),
         // Filters, in the order of the response.

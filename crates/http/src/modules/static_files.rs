@@ -126,7 +126,7 @@ pub fn respond(r: &mut Request, file: Rc<OpenFile>) {
     response.status = 200;
     response.content_length = Some(file.size);
     response.last_modified = Some(file.modified);
-    response.content_type = Some(content_type);
+    response.content_type = Some(content_type).filter(|known| !known.is_empty());
     response.allow_ranges = true;
     if etag {
         response.add("ETag", file.etag.clone());

@@ -8,6 +8,8 @@
 
 mod connection;
 mod request;
+
+pub(crate) use request::argument;
 mod response;
 mod time;
 

@@ -1,12 +1,11 @@
 //! Variables of the request: target, fields, cookies, arguments, body, where it leads.
 
 use std::{
-    cell::RefCell, collections::hash_map::RandomState, ffi::OsStr, hash::BuildHasher,
-    os::unix::ffi::OsStrExt,
+    cell::RefCell, collections::hash_map::RandomState, hash::BuildHasher, os::unix::ffi::OsStrExt,
 };
 
-use forebay_rt::{clock, errno::Errno};
-use forebay_session::{log::Severity, var::Registry};
+use forebay_rt::clock;
+use forebay_session::var::Registry;
 use forebay_wire::h1::FieldId;
 
 use super::{put, put_joined, put_number, put_seconds, put_some};
@@ -22,11 +21,14 @@ pub(super) fn register(registry: &mut Registry<Request>) {
     registry.builtin("content_length", content_length);
     registry.builtin("content_type", |r, out| put_some(out, r.field(FieldId::ContentType)));
     registry.builtin("document_root", |r, out| {
-        r.location().core.root.path.write(r, out);
+        files::document_root(r, out);
         true
     });
-    registry.builtin("realpath_root", realpath_root);
-    registry.builtin("request_filename", |r, out| files::map_path(r, out).is_ok());
+    registry.builtin("realpath_root", files::realpath_root);
+    registry.builtin("request_filename", |r, out| {
+        files::request_filename(r, out);
+        true
+    });
     // Plain connections only: TLS, once it is there, answers "https" and "on".
     registry.builtin("https", |_, _| true);
     registry.builtin("scheme", |_, out| put(out, b"http"));
@@ -105,22 +107,8 @@ fn content_length(r: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-fn realpath_root(r: &Request, out: &mut Vec<u8>) -> bool {
-    let mut root = Vec::new();
-    r.location().core.root.path.write(r, &mut root);
-    match std::fs::canonicalize(OsStr::from_bytes(&root)) {
-        Ok(path) => put(out, path.as_os_str().as_bytes()),
-        Err(error) => {
-            let root = String::from_utf8_lossy(&root);
-            let error = Errno(&error);
-            r.log_error(Severity::Crit, format_args!("realpath() \"{root}\" failed ({error})"));
-            false
-        }
-    }
-}
-
 /// The value of the first argument of that name, in any case (`ngx_http_arg`).
-fn argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     if name.is_empty() {
         return None;
     }
