@@ -348,7 +348,7 @@ impl Master {
             {
                 continue;
             }
-            match receive(channel, PATIENCE) {
+            match receive(channel, WORD) {
                 Some(Message::Ready) => self.on_ready(index),
                 // An answer to a reload that we no longer wait for.
                 Some(Message::Failed(_)) => {}
@@ -452,6 +452,8 @@ fn signal(pid: Pid, signal: Signal, log: &crate::log::Log) {
 const LIMITS: Limits = Limits { bytes: 1 << 16, fds: 0 };
 /// How long a message may take once it has begun.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for a word of a worker that we did not ask for: we have other things to do.
+const WORD: Duration = Duration::from_secs(1);
 /// Between tries to start a worker that does not come to life.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long workers have to end after TERM; nginx's limit too.

@@ -143,6 +143,63 @@ fn upgrade_can_be_taken_back() {
 }
 
 #[test]
+fn new_binary_that_ends_leaves_everything_as_it_was() {
+    let daemon = Daemon::start();
+    let old = daemon.master();
+    std::fs::write(daemon.path("conf/nginx.conf"), "nonsense;").unwrap();
+    kill(old, "-USR2");
+    let gone = || {
+        let log = daemon.log();
+        log.contains("new binary process ") && log.contains(" exited with code 1")
+    };
+    assert!(wait_for(gone, LIMIT), "{}", daemon.log());
+    assert!(wait_for(|| daemon.pid_in("logs/nginx.pid") == Some(old), LIMIT), "{}", daemon.log());
+    assert!(daemon.is_served() && daemon.path("sock").exists());
+    kill(old, "-TERM");
+    assert!(wait_for(|| is_gone(old), LIMIT), "{}", daemon.log());
+}
+
+/// Starts a server in the foreground with a listening socket as descriptor 3, named by a variable.
+fn started_with_socket(variable: &str) {
+    let dir = TempDir::new().unwrap();
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = socket.local_addr().unwrap();
+    let prefix = dir.path().display();
+    let text = format!(
+        "daemon off; worker_processes 2; pid {prefix}/pid; error_log {prefix}/log notice;
+         events {{ }} http {{ client_body_temp_path {prefix}/t; server {{ listen {addr}; }} }}"
+    );
+    let conf = dir.path().join("nginx.conf");
+    std::fs::write(&conf, text).unwrap();
+    // The shell's own id is the server's after the exec, as LISTEN_PID must be.
+    let script = format!("exec 3<&0 </dev/null; export {variable}; exec \"$0\" -c \"$1\"");
+    let mut child = Command::new("sh")
+        .args(["-c", &script, env!("CARGO_BIN_EXE_forebay")])
+        .arg(&conf)
+        .stdin(std::os::fd::OwnedFd::from(socket))
+        .spawn()
+        .unwrap();
+    // The socket listens all the time: nothing here is refused, at the most late.
+    let served: Vec<bool> = (0..20)
+        .map(|_| {
+            let mut client = Client::connect(addr).unwrap();
+            client.send(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+            client.read_response(false).is_ok()
+        })
+        .collect();
+    kill(child.id() as Pid, "-QUIT");
+    let status = child.wait().unwrap();
+    let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+    assert!(!served.contains(&false) && status.success(), "{variable}: {log}");
+}
+
+#[test]
+fn sockets_come_from_the_service_manager_or_another_nginx() {
+    started_with_socket("LISTEN_FDS=1 LISTEN_PID=$$");
+    started_with_socket("NGINX='3;'");
+}
+
+#[test]
 fn binary_that_cannot_be_started_changes_nothing() {
     let daemon = Daemon::start();
     let old = daemon.master();
