@@ -30,6 +30,8 @@ struct Node {
     held_at: Cell<u64>,
     /// Since when its connection waits for a request; 0: it does not.
     idle_since: Cell<u64>,
+    /// It waits for its first request.
+    is_first: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -45,6 +47,17 @@ struct Wheel {
 
 thread_local! {
     static WHEEL: RefCell<Wheel> = RefCell::default();
+}
+
+/// Whether a connection waits for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// It does not.
+    No,
+    /// For its first: who has just connected is about to ask, and is served by a thread that quits.
+    First,
+    /// For another one: the client must expect that the connection ends.
+    Kept,
 }
 
 /// A deadline that can be moved. Belongs to the thread that made it.
@@ -65,6 +78,7 @@ impl Timer {
                     deadline: Cell::new(NEVER),
                     held_at: Cell::new(NEVER),
                     idle_since: Cell::new(0),
+                    is_first: Cell::new(false),
                     waker: RefCell::new(None),
                 });
                 wheel.nodes.push(node.clone());
@@ -107,10 +121,11 @@ impl Timer {
         Poll::Pending
     }
 
-    /// Says that the connection now waits for a request, or no longer does: an idle one may be
-    /// closed for others' sake ([`shed_idle`], [`close_idle`]).
-    pub fn set_idle(&self, idle: bool) {
-        self.0.idle_since.set(if idle { clock::now_ms() } else { 0 });
+    /// Says whether the connection now waits for a request: an idle one may be closed for others'
+    /// sake ([`shed_idle`], [`close_idle`]).
+    pub fn set_idle(&self, idle: Idle) {
+        self.0.idle_since.set(if idle == Idle::No { 0 } else { clock::now_ms() });
+        self.0.is_first.set(idle == Idle::First);
     }
 }
 
@@ -149,13 +164,14 @@ pub fn shed_idle(count: usize) -> usize {
     idle.len()
 }
 
-/// Closes all idle connections that have been idle for at least that long; says how many.
+/// Closes all idle connections that have been idle for at least that long, but for those that have
+/// not asked for anything yet (as nginx's `ngx_close_idle_connections`); says how many.
 pub fn close_idle(min_idle_ms: u64) -> usize {
     let now = clock::now_ms();
     let idle: Vec<Rc<Node>> = WHEEL.with_borrow(|wheel| {
         let is_idle = |node: &&Rc<Node>| {
             let since = node.idle_since.get();
-            since != 0 && now - since >= min_idle_ms
+            since != 0 && !node.is_first.get() && now - since >= min_idle_ms
         };
         wheel.nodes.iter().filter(is_idle).cloned().collect()
     });
@@ -269,14 +285,27 @@ mod tests {
             for timer in [&old, &new, &busy] {
                 timer.arm(3_600_000);
             }
-            old.set_idle(true);
+            old.set_idle(Idle::Kept);
             old.0.idle_since.set(1);
-            new.set_idle(true);
+            new.set_idle(Idle::Kept);
             new.0.idle_since.set(2);
             assert_eq!(shed_idle(1), 1);
             assert!(old.expired() && !new.expired() && !busy.expired());
             assert_eq!(close_idle(0), 1);
             assert!(new.expired() && !busy.expired());
+        });
+    }
+
+    #[test]
+    fn a_connection_before_its_first_request_is_shed_but_not_closed_at_the_end() {
+        block_on(async {
+            let (fresh, kept) = (Timer::new(), Timer::new());
+            fresh.set_idle(Idle::First);
+            kept.set_idle(Idle::Kept);
+            assert_eq!(close_idle(0), 1);
+            assert!(kept.expired() && !fresh.expired());
+            assert_eq!(shed_idle(9), 1);
+            assert!(fresh.expired());
         });
     }
 

@@ -300,6 +300,20 @@ fn quit_finishes_what_is_under_way_and_cleans_up() {
 }
 
 #[test]
+fn who_has_just_connected_is_served_by_a_worker_that_quits() {
+    let mut server = start(&conf("", "x"));
+    let mut fresh = Client::connect(server.addr()).unwrap();
+    // Accepted after it, so that it is accepted too.
+    let mut idle = Client::connect(server.addr()).unwrap();
+    ask(&mut idle);
+    server.signal(Signal::SIGQUIT);
+    assert!(idle.is_at_end().unwrap());
+    fresh.send(REQUEST).unwrap();
+    assert!(fresh.read_response(false).unwrap().closes());
+    assert_eq!(server.wait_exit(LIMIT), Some(0));
+}
+
+#[test]
 fn shutdown_timeout_ends_connections_that_are_left() {
     let mut server = start(&conf("worker_shutdown_timeout 50ms;", "x"));
     let mut busy = Client::connect(server.addr()).unwrap();

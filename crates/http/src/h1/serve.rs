@@ -5,7 +5,7 @@ use std::{cell::RefCell, future::poll_fn, mem, rc::Rc, task::Poll};
 use forebay_rt::{
     clock,
     pool::{self, Pooled},
-    timer::Timer,
+    timer::{Idle, Timer},
     transport::Transport,
 };
 use forebay_session::log::Severity;
@@ -62,9 +62,10 @@ pub async fn serve<T: Transport>(
         let buf = match ready.take() {
             Some(buf) => buf,
             None => {
-                timer.set_idle(true);
+                let first = connection.requests.get() == 0;
+                timer.set_idle(if first { Idle::First } else { Idle::Kept });
                 let arrived = wait(&mut io, &timer).await;
-                timer.set_idle(false);
+                timer.set_idle(Idle::No);
                 match arrived {
                     Some(buf) => buf,
                     None => return,
