@@ -113,7 +113,8 @@ impl Worker {
     /// Requests that begin from now on run under this one.
     pub fn swap(&self, plan: Arc<Plan>) {
         self.files.retain(&plan.file_caches);
-        *self.plan.borrow_mut() = Rc::new(plan);
+        let old = self.plan.replace(Rc::new(plan));
+        old.logs.retire();
     }
 
     /// The numbers of this thread.

@@ -7,7 +7,6 @@
 //! Invariant: nothing that goes wrong with a log is seen by the request.
 
 mod format;
-mod time;
 
 use std::{cell::Cell, sync::Arc};
 

@@ -1,7 +1,9 @@
 //! Lines of one event batch, written together: a thread that serves a hundred requests between two
 //! waits makes one system call for their log lines.
 //!
-//! Invariant: a worker thread calls [`flush_batch`] before it waits, so no line outlives the batch.
+//! Hot path: no allocation for a log that this thread wrote to before.
+//! Invariant: a worker thread calls [`flush_batch`] before it waits, so no line outlives the batch;
+//! one that ends without waiting again writes what it has.
 
 use std::{
     cell::RefCell,
@@ -24,12 +26,31 @@ struct Pending {
 }
 
 thread_local! {
-    static BATCH: RefCell<Vec<Pending>> = const { RefCell::new(Vec::new()) };
+    static BATCH: RefCell<Batch> = const { RefCell::new(Batch(Vec::new())) };
+}
+
+struct Batch(Vec<Pending>);
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl Batch {
+    fn flush(&mut self) {
+        for pending in &mut self.0 {
+            if let Some(file) = pending.held.take() {
+                file.emit(&mut pending.lines);
+            }
+        }
+        self.0.retain(|pending| pending.file.strong_count() > 0);
+    }
 }
 
 /// Adds a line (with its line feed) to the batch of this thread.
-pub fn append(file: &Arc<LogFile>, line: &[u8]) {
-    BATCH.with_borrow_mut(|batch| {
+pub(super) fn append(file: &Arc<LogFile>, line: &[u8]) {
+    BATCH.with_borrow_mut(|Batch(batch)| {
         let is_it = |pending: &Pending| std::ptr::eq(pending.file.as_ptr(), Arc::as_ptr(file));
         let index = match batch.iter().position(is_it) {
             Some(index) => index,
@@ -42,7 +63,7 @@ pub fn append(file: &Arc<LogFile>, line: &[u8]) {
         let pending = &mut batch[index];
         pending.held.get_or_insert_with(|| file.clone());
         if pending.lines.len() + line.len() > BATCH_BYTES {
-            write_out(file, &mut pending.lines);
+            file.emit(&mut pending.lines);
         }
         pending.lines.extend_from_slice(line);
     });
@@ -50,21 +71,7 @@ pub fn append(file: &Arc<LogFile>, line: &[u8]) {
 
 /// Writes everything that this thread gathered.
 pub fn flush_batch() {
-    BATCH.with_borrow_mut(|batch| {
-        for pending in batch.iter_mut() {
-            if let Some(file) = pending.held.take() {
-                write_out(&file, &mut pending.lines);
-            }
-        }
-        batch.retain(|pending| pending.file.strong_count() > 0);
-    });
-}
-
-fn write_out(file: &LogFile, lines: &mut Vec<u8>) {
-    // nginx: a failed write of the access log is told in the error log at most once a minute; the
-    // access log itself cannot say more than that the lines are gone.
-    let _ = file.write(lines);
-    lines.clear();
+    BATCH.with_borrow_mut(Batch::flush);
 }
 
 #[cfg(test)]
@@ -98,7 +105,7 @@ mod tests {
         flush_batch();
         assert!(gone.upgrade().is_none(), "nobody holds it any more");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\nthree\n");
-        assert_eq!(BATCH.with_borrow(Vec::len), 0);
+        assert_eq!(BATCH.with_borrow(|batch| batch.0.len()), 0);
         drop(end);
         thread.join().unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -3,13 +3,16 @@
 use std::{
     fmt,
     io::Write as _,
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    sync::{Arc, Weak},
 };
 
-use forebay_conf::{Error, Loader, Node};
+use forebay_conf::{Arg, Error, Loader, Node};
+use forebay_rt::clock;
 
-use super::{LogFile, LogSet};
+use super::{LogFile, LogSet, Syslog, time};
+
+/// nginx's `NGX_MAX_ERROR_STR`: a line is cut there, its line feed included, in bytes.
+const MAX_LINE: usize = 2048;
 
 /// How bad something is; nginx's levels, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,6 +62,33 @@ impl Severity {
 enum Output {
     File(Arc<LogFile>),
     Stderr,
+    Syslog(Arc<Syslog>),
+}
+
+/// An [`ErrorLog`] held by something that its own files may hold.
+#[derive(Debug)]
+pub(super) struct WeakErrorLog(Vec<(Severity, WeakOutput)>);
+
+#[derive(Debug)]
+enum WeakOutput {
+    File(Weak<LogFile>),
+    Stderr,
+    Syslog(Weak<Syslog>),
+}
+
+impl WeakErrorLog {
+    /// What is left of it.
+    pub(super) fn upgrade(&self) -> ErrorLog {
+        let outputs = self.0.iter().filter_map(|(mildest, output)| {
+            let output = match output {
+                WeakOutput::File(file) => Output::File(file.upgrade()?),
+                WeakOutput::Stderr => Output::Stderr,
+                WeakOutput::Syslog(syslog) => Output::Syslog(syslog.upgrade()?),
+            };
+            Some((*mildest, output))
+        });
+        ErrorLog { outputs: outputs.collect() }
+    }
 }
 
 /// Where errors go, each destination with the mildest severity it takes.
@@ -96,6 +126,7 @@ impl ErrorLog {
         let _ = line.write_fmt(message);
         // A message never spans lines, whatever a peer managed to put into it.
         line.iter_mut().filter(|b| **b == b'\n' || **b == b'\r').for_each(|b| *b = b' ');
+        line.truncate(MAX_LINE - 1);
         line.push(b'\n');
         for (mildest, output) in &self.outputs {
             if severity > *mildest {
@@ -105,33 +136,37 @@ impl ErrorLog {
             let _ = match output {
                 Output::File(file) => file.write(&line),
                 Output::Stderr => std::io::stderr().write_all(&line),
+                Output::Syslog(syslog) => syslog.send(severity, &line[..line.len() - 1]),
             };
         }
+    }
+
+    pub(super) fn downgrade(&self) -> WeakErrorLog {
+        let outputs = self.outputs.iter().map(|(mildest, output)| {
+            let output = match output {
+                Output::File(file) => WeakOutput::File(Arc::downgrade(file)),
+                Output::Stderr => WeakOutput::Stderr,
+                Output::Syslog(syslog) => WeakOutput::Syslog(Arc::downgrade(syslog)),
+            };
+            (*mildest, output)
+        });
+        WeakErrorLog(outputs.collect())
     }
 }
 
 /// Writes `2026/11/21 09:00:00 [error] 12#12: `, in local time.
 pub fn write_prefix(line: &mut Vec<u8>, severity: Severity) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let t = forebay_rt::clock::local_time(now.as_secs() as i64);
-    let (pid, tid) = forebay_rt::clock::ids();
-    let _ = write!(
-        line,
-        "{:04}/{:02}/{:02} {:02}:{:02}:{:02} [{}] {pid}#{tid}: ",
-        t.year,
-        t.month,
-        t.day,
-        t.hour,
-        t.minute,
-        t.second,
-        severity.name()
-    );
+    time::write_error(clock::wall_ms(), line);
+    let (pid, tid) = clock::ids();
+    let _ = write!(line, " [{}] {pid}#{tid}: ", severity.name());
 }
 
 impl LogSet {
-    /// The `error_log` directive, the same on every level: `error_log file [level]`.
+    /// The `error_log` directive, the same on every level: `error_log file [level ...]`
+    /// (`ngx_log_set_log`). Several add up.
     ///
-    /// Errors: nginx's `invalid log level "x"`.
+    /// Errors: nginx's `invalid log level "x"`, `duplicate log level "x"`, and those of
+    /// [`Syslog::parse`].
     pub fn error_log(
         &mut self,
         slot: &mut Option<ErrorLog>,
@@ -139,17 +174,48 @@ impl LogSet {
         loader: &mut Loader<'_>,
     ) -> Result<(), Error> {
         let target = node.arg(0)?;
-        let mut mildest = Severity::Error;
-        if let Some(level) = node.args.get(1) {
-            mildest = Severity::parse(&level.lossy()).ok_or_else(|| {
-                Error::emerg(level.span, format!("invalid log level \"{}\"", level.lossy()))
-            })?;
-        }
-        let output = match target.lossy().as_ref() {
-            "stderr" => Output::Stderr,
-            path => Output::File(self.file(loader.full_path(path))),
+        let output = if target.is("stderr") {
+            Output::Stderr
+        } else if target.after("memory:").is_some() {
+            let text = "nginx was built without debug support".to_owned();
+            let hint = "a log in memory is read with a debugger; name a file instead";
+            return Err(Error::emerg(target.span, text).with_hint(hint));
+        } else if target.after("syslog:").is_some() {
+            Output::Syslog(Arc::new(Syslog::parse(target)?))
+        } else {
+            Output::File(self.file(loader.full_path(target.path())))
         };
+        let mildest = levels(&node.args[1..])?;
         slot.get_or_insert_default().outputs.push((mildest, output));
         Ok(())
     }
+}
+
+/// nginx's debugging levels, which add up there. Here they are all `debug`.
+const DEBUG_LEVELS: [&str; 7] = [
+    "debug_core",
+    "debug_alloc",
+    "debug_mutex",
+    "debug_event",
+    "debug_http",
+    "debug_mail",
+    "debug_stream",
+];
+
+/// The mildest severity that is written (`ngx_log_set_levels`).
+fn levels(args: &[Arg]) -> Result<Severity, Error> {
+    let mut set = None;
+    for arg in args {
+        let name = arg.lossy();
+        let fail = |what: &str| Err(Error::emerg(arg.span, format!("{what} log level \"{name}\"")));
+        let debugging = DEBUG_LEVELS.contains(&&*name);
+        match (Severity::parse(&name), set) {
+            (None, _) if !debugging => return fail("invalid"),
+            (Some(_), Some(_)) => return fail("duplicate"),
+            (None, Some((_, false))) => return fail("invalid"),
+            (None, _) => set = Some((Severity::Debug, true)),
+            (Some(severity), None) => set = Some((severity, false)),
+        }
+    }
+    Ok(set.map_or(Severity::Error, |(severity, _)| severity))
 }

@@ -17,8 +17,8 @@ use forebay_wire::{
     uri::{escape_json, escape_log},
 };
 
-use super::time;
 use crate::request::{Peer, Request};
+use forebay_session::log::time;
 
 /// `escape=`: what happens to the bytes of a variable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
