@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_rt::pool;
+use forebay_rt::{clock, pool};
 use forebay_session::{
     log::Severity,
     var::{Registry, Scope, Store},
@@ -107,6 +107,17 @@ pub struct Input {
 }
 
 impl Input {
+    /// Empties it for a head that begins with these bytes.
+    pub fn begin(&mut self, buf: Vec<u8>, pipelined: bool) {
+        self.buf = buf;
+        self.pipelined = pipelined;
+        self.framing = Framing::default();
+        self.host.clear();
+        self.port = None;
+        self.start_ms = clock::now_ms();
+        self.start_wall_ms = clock::wall_ms();
+    }
+
     /// The value of the first field with that id.
     pub fn field(&self, id: FieldId) -> Option<&[u8]> {
         let field = self.head.headers.iter().find(|field| field.id == id)?;

@@ -3,20 +3,68 @@
 //! Invariant: timeouts never look at the wall clock, so setting it disturbs nobody.
 
 use std::{
+    cell::Cell,
     sync::OnceLock,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Milliseconds since the process started counting: never goes back.
-pub fn now_ms() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    // Begins above zero, so that 0 can stand for "never".
-    START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1
+/// How often a batched thread may ask before the clocks are read anew, should it never wait.
+const REUSE: u32 = 32;
+
+#[derive(Clone, Copy)]
+struct Reading {
+    mono_ms: u64,
+    wall_ms: u64,
+    /// How often it may still be used; 0: not at all.
+    left: u32,
 }
 
-/// Milliseconds since 1970, UTC.
+thread_local! {
+    static READING: Cell<Reading> = const { Cell::new(Reading { mono_ms: 0, wall_ms: 0, left: 0 }) };
+    static BATCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on, this thread reads the clocks once for each batch of events, as nginx does, and not at
+/// every question: [`refresh`] is called when it wakes.
+pub fn batch() {
+    BATCHED.set(true);
+}
+
+/// Reads the clocks anew for this thread.
+pub fn refresh() {
+    let reading = read();
+    READING.set(reading);
+}
+
+fn read() -> Reading {
+    static START: OnceLock<Instant> = OnceLock::new();
+    // Begins above zero, so that 0 can stand for "never".
+    let mono_ms = START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1;
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let left = if BATCHED.get() { REUSE } else { 0 };
+    Reading { mono_ms, wall_ms: wall.as_millis() as u64, left }
+}
+
+fn reading() -> Reading {
+    let kept = READING.get();
+    if kept.left == 0 {
+        let fresh = read();
+        READING.set(fresh);
+        return fresh;
+    }
+    READING.set(Reading { left: kept.left - 1, ..kept });
+    kept
+}
+
+/// Milliseconds since the process started counting: never goes back. In a [`batch`]ed thread, as of
+/// the current batch of events.
+pub fn now_ms() -> u64 {
+    reading().mono_ms
+}
+
+/// Milliseconds since 1970, UTC; as of the current batch of events.
 pub fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+    reading().wall_ms
 }
 
 /// The process and the thread, as the error log names them.

@@ -107,6 +107,11 @@ impl Timer {
         self.0.deadline.get() <= clock::now_ms()
     }
 
+    /// Whether its connection was told to close for others' sake, and not by its own deadline.
+    pub fn is_shed(&self) -> bool {
+        self.0.deadline.get() == 0
+    }
+
     /// Ready once the deadline has passed; else the task is woken then.
     pub fn poll_expired(&self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = self.0.deadline.get();
@@ -171,7 +176,7 @@ pub fn close_idle(min_idle_ms: u64) -> usize {
     let idle: Vec<Rc<Node>> = WHEEL.with_borrow(|wheel| {
         let is_idle = |node: &&Rc<Node>| {
             let since = node.idle_since.get();
-            since != 0 && !node.is_first.get() && now - since >= min_idle_ms
+            since != 0 && !node.is_first.get() && now.saturating_sub(since) >= min_idle_ms
         };
         wheel.nodes.iter().filter(is_idle).cloned().collect()
     });

@@ -4,7 +4,7 @@ use std::{future::Future, io, thread};
 
 use tokio::{runtime::Builder, task::LocalSet};
 
-use crate::affinity;
+use crate::{affinity, clock};
 
 /// Starts a thread with an event loop and runs the future that `main` makes on it.
 ///
@@ -31,9 +31,11 @@ where
 
 /// Runs a future, and what it spawns locally, on this thread until it is done.
 pub fn block_on(before_wait: fn(), future: impl Future<Output = ()>) {
+    clock::batch();
     let runtime = Builder::new_current_thread()
         .enable_all()
         .on_thread_park(before_wait)
+        .on_thread_unpark(clock::refresh)
         .build()
         .expect("an event loop can be made: the process has descriptors left");
     LocalSet::new().block_on(&runtime, future);

@@ -26,7 +26,7 @@ use crate::{
     core::Lingering,
     engine,
     names::Names,
-    plan::Plan,
+    plan::{Listener, Plan},
     request::{Connection, Input, Parts, Peer, Request},
     worker::{Counters, Listening},
 };
@@ -55,54 +55,111 @@ pub async fn serve<T: Transport>(
     let listener = &plan.listeners[index];
     timer.arm(plan.server(listener.names.default).settings.client_header_timeout_ms);
     drop(plan);
-    let mut ready = (!preread.is_empty()).then_some(preread);
+    let mut first = (!preread.is_empty()).then_some(preread);
     loop {
-        // What a PROXY header left over is not a request behind another.
-        let pipelined = ready.is_some() && connection.requests.get() > 0;
-        let buf = match ready.take() {
+        let buf = match first.take() {
             Some(buf) => buf,
-            None => {
-                let first = connection.requests.get() == 0;
-                timer.set_idle(if first { Idle::First } else { Idle::Kept });
-                let arrived = wait(&mut io, &timer).await;
-                timer.set_idle(Idle::No);
-                match arrived {
-                    Some(buf) => buf,
-                    None => return,
-                }
-            }
+            None => match wait(&mut io, &timer, waits_for(&connection)).await {
+                Arrived::Bytes(buf) => buf,
+                Arrived::Closed | Arrived::TimedOut => return,
+            },
         };
-        let next =
-            Pooled::new(exchange(&mut io, &timer, &connection, &listening, buf, pipelined)).await;
-        let gone = worker.quitting.get() || listening.index.get().is_none();
-        match next {
-            Next::Close => return,
-            Next::Ready(buf) => ready = Some(buf),
-            Next::Wait { .. } if gone => return,
-            Next::Wait { keepalive_ms } => timer.arm(keepalive_ms),
+        match Pooled::new(active(&mut io, &timer, &connection, &listening, buf)).await {
+            Some(keepalive_ms) => timer.arm(keepalive_ms),
+            None => return,
         }
     }
 }
 
-/// Waits for the first bytes of a request; `None`: the client left, or the time is over.
-async fn wait<T: Transport>(io: &mut T, timer: &Timer) -> Option<Vec<u8>> {
-    poll_fn(|cx| {
-        let mut buf = pool::buffer();
-        match io.poll_read(cx, &mut buf) {
-            Poll::Ready(Ok(read)) if read > 0 => return Poll::Ready(Some(buf)),
-            Poll::Ready(_) => {
-                pool::recycle(buf);
-                return Poll::Ready(None);
-            }
-            Poll::Pending => pool::recycle(buf),
-        }
-        timer.poll_expired(cx).map(|()| None)
-    })
-    .await
+/// How long a connection keeps the memory of its last request, should the next one follow soon.
+const WARM_MS: u64 = 1000;
+
+/// What one request leaves for the next one to use.
+struct Warm {
+    parser: Parser,
+    parts: Option<Parts>,
 }
 
 thread_local! {
-    static PARTS: RefCell<Vec<(Parser, Parts)>> = const { RefCell::new(Vec::new()) };
+    static WARM: RefCell<Vec<Warm>> = const { RefCell::new(Vec::new()) };
+}
+
+/// How many sets of request memory a thread keeps for connections that wake up.
+const KEPT: usize = 64;
+
+/// Serves requests until the connection ends (`None`) or has been idle for a while: how long it may
+/// stay so.
+async fn active<T: Transport>(
+    io: &mut T,
+    timer: &Timer,
+    connection: &Rc<Connection>,
+    listening: &Listening,
+    mut buf: Vec<u8>,
+) -> Option<u64> {
+    let mut warm = WARM
+        .with_borrow_mut(Vec::pop)
+        .unwrap_or_else(|| Warm { parser: Parser::default(), parts: Some(Parts::default()) });
+    // What a PROXY header left over is not a request behind another.
+    let mut pipelined = false;
+    let idle = loop {
+        let next = exchange(io, timer, connection, listening, &mut warm, buf, pipelined).await;
+        let gone = connection.worker.quitting.get() || listening.index.get().is_none();
+        match next {
+            Next::Close => break None,
+            Next::Ready(ahead) => (buf, pipelined) = (ahead, true),
+            Next::Wait { .. } if gone => break None,
+            Next::Wait { keepalive_ms } => {
+                let patience = keepalive_ms.min(WARM_MS);
+                timer.arm(patience);
+                match wait(io, timer, Idle::Kept).await {
+                    Arrived::Bytes(bytes) => (buf, pipelined) = (bytes, false),
+                    Arrived::TimedOut if keepalive_ms > patience => {
+                        break Some(keepalive_ms - patience);
+                    }
+                    Arrived::Closed | Arrived::TimedOut => break None,
+                }
+            }
+        }
+    };
+    WARM.with_borrow_mut(|kept| {
+        if kept.len() < KEPT && warm.parts.is_some() {
+            kept.push(warm);
+        }
+    });
+    idle
+}
+
+/// What came of waiting for a request.
+enum Arrived {
+    Bytes(Vec<u8>),
+    /// The client left, or the connection was shed.
+    Closed,
+    TimedOut,
+}
+
+fn waits_for(connection: &Connection) -> Idle {
+    if connection.requests.get() == 0 { Idle::First } else { Idle::Kept }
+}
+
+async fn wait<T: Transport>(io: &mut T, timer: &Timer, idle: Idle) -> Arrived {
+    timer.set_idle(idle);
+    let arrived = poll_fn(|cx| {
+        let mut buf = pool::buffer();
+        match io.poll_read(cx, &mut buf) {
+            Poll::Ready(Ok(read)) if read > 0 => return Poll::Ready(Arrived::Bytes(buf)),
+            Poll::Ready(_) => {
+                pool::recycle(buf);
+                return Poll::Ready(Arrived::Closed);
+            }
+            Poll::Pending => pool::recycle(buf),
+        }
+        let shed = timer.is_shed();
+        let ended = if shed { Arrived::Closed } else { Arrived::TimedOut };
+        timer.poll_expired(cx).map(|()| ended)
+    })
+    .await;
+    timer.set_idle(Idle::No);
+    arrived
 }
 
 /// Counts a request in one of its states, and no longer when it leaves it, however it leaves.
@@ -127,75 +184,86 @@ async fn exchange<T: Transport>(
     timer: &Timer,
     connection: &Rc<Connection>,
     listening: &Listening,
+    warm: &mut Warm,
     buf: Vec<u8>,
     pipelined: bool,
 ) -> Next {
     let worker = &connection.worker;
     let plan = worker.plan();
     let Some(index) = listening.index.get() else { return Next::Close };
-    let listener = &plan.listeners[index];
-    let names = match &connection.local {
-        Peer::Inet(local) if !listener.specific.is_empty() => listener.names_for(local.ip()),
-        _ => &listener.names,
-    };
+    let names = names(&plan.listeners[index], connection);
     let counters = worker.counters();
     Counters::up(&counters.requests);
     connection.requests.set(connection.requests.get() + 1);
-    let (mut parser, mut parts) =
-        PARTS.with_borrow_mut(Vec::pop).unwrap_or_else(|| (Parser::default(), Parts::default()));
-    parser.reset();
+    let Some(mut parts) = warm.parts.take() else { return Next::Close };
     let input = parts.input();
-    input.buf = buf;
-    input.pipelined = pipelined;
-    input.host.clear();
-    input.port = None;
-    input.start_ms = clock::now_ms();
-    input.start_wall_ms = clock::wall_ms();
-    let default = plan.server(names.default);
+    input.begin(buf, pipelined);
+    let options = plan.server(names.default).settings;
     let parsed = {
         let _reading = Counted::new(&counters.reading);
-        timer.arm(default.settings.client_header_timeout_ms);
-        read_head(io, timer, &mut parser, input, &default.settings.head).await
+        timer.arm(options.client_header_timeout_ms);
+        read_head(io, timer, &mut warm.parser, input, &options.head).await
     };
     timer.disarm();
-    parser.swap_head(&mut input.head);
+    warm.parser.swap_head(&mut input.head);
     let _writing = Counted::new(&counters.writing);
     let mut r = Request::new(plan.clone(), connection.clone(), names.default, parts);
-    let mut ahead = Vec::new();
-    let verdict = match parsed {
+    let next = match parsed {
         Ok(consumed) => {
-            ahead = r.split_input(consumed);
-            prepare(&mut r, &plan, names)
+            let ahead = r.split_input(consumed);
+            let verdict = prepare(&mut r, &plan, names);
+            converse(io, timer, &plan, &mut r, ahead, verdict).await
         }
-        Err(HeadError::Rejected(reject)) => Err(reject),
-        Err(HeadError::Gone) => return finish_unanswered(r, parser, 400),
+        Err(HeadError::Rejected(reject)) => {
+            converse(io, timer, &plan, &mut r, Vec::new(), Err(reject)).await
+        }
+        Err(HeadError::Gone) => unanswered(&plan, &mut r, 400),
         Err(HeadError::TimedOut) => {
-            r.log_error(
-                Severity::Info,
-                format_args!("client timed out (110: Connection timed out) while reading client request headers"),
-            );
+            log_timeout(&r, "reading client request headers");
             if default_resets(&plan, &r) {
                 io.reset_on_close();
             }
-            return finish_unanswered(r, parser, 408);
+            unanswered(&plan, &mut r, 408)
         }
     };
+    warm.parts = Some(r.into_parts());
+    next
+}
+
+fn names<'p>(listener: &'p Listener, connection: &Connection) -> &'p Names {
+    match &connection.local {
+        Peer::Inet(local) if !listener.specific.is_empty() => listener.names_for(local.ip()),
+        _ => &listener.names,
+    }
+}
+
+/// Lets the engine answer, sends what it answered, writes it down.
+async fn converse<T: Transport>(
+    io: &mut T,
+    timer: &Timer,
+    plan: &Plan,
+    r: &mut Request,
+    ahead: Vec<u8>,
+    verdict: Result<(), Reject>,
+) -> Next {
     r.bytes_read = r.input.buf.len() as u64;
-    let framing = r.input.framing;
+    let framing = match verdict {
+        Ok(()) => r.input.framing,
+        Err(_) => h1::Framing::default(),
+    };
     let mut body = BodyReader::new(framing.body, ahead, framing.expect_continue);
     let mut client = H1Client { io: &mut *io, timer, body: &mut body, interim: b"", armed: false };
     match verdict {
-        Ok(()) => engine::answer(&mut r, &mut client).await,
+        Ok(()) => engine::answer(r, &mut client).await,
         Err(reject) => {
             r.keep_alive = false;
-            log_reject(&r, reject);
-            engine::reject(&mut r, &mut client, reject.status()).await;
+            log_reject(r, reject);
+            engine::reject(r, &mut client, reject.status()).await;
         }
     }
-    let next = respond(io, timer, &plan, &mut r, &mut body, verdict.is_err()).await;
+    let next = respond(io, timer, plan, r, &mut body, verdict.is_err()).await;
     r.bytes_read += body.wire_bytes;
-    log(&plan, &r);
-    recycle(r, parser);
+    log(plan, r);
     next
 }
 
@@ -213,6 +281,8 @@ async fn read_head<T: Transport>(
     input: &mut Input,
     options: &h1::Options,
 ) -> Result<usize, HeadError> {
+    parser.reset();
+    parser.reset();
     loop {
         match parser.parse(&input.buf, options) {
             Ok(Progress::Complete { consumed }) => return Ok(consumed),
@@ -289,31 +359,27 @@ fn default_resets(plan: &Plan, r: &Request) -> bool {
 }
 
 /// A request that gets no answer: nobody is there to read it.
-fn finish_unanswered(mut r: Request, parser: Parser, status: u16) -> Next {
+fn unanswered(plan: &Plan, r: &mut Request, status: u16) -> Next {
     r.response.status = status;
     r.bytes_read = r.input.buf.len() as u64;
     // nginx logs nothing for a connection that closes before its first whole line.
     if !r.input.head.request_line.is_empty() || status == 408 {
-        let plan = r.plan.clone();
-        log(&plan, &r);
+        log(plan, r);
     }
-    recycle(r, parser);
     Next::Close
+}
+
+fn log_timeout(r: &Request, doing: &str) {
+    r.log_error(
+        Severity::Info,
+        format_args!("client timed out (110: Connection timed out) while {doing}"),
+    );
 }
 
 fn log(plan: &Plan, r: &Request) {
     for logger in &plan.location(r.location).loggers {
         logger.log(r);
     }
-}
-
-fn recycle(r: Request, parser: Parser) {
-    let parts = r.into_parts();
-    PARTS.with_borrow_mut(|pool| {
-        if pool.len() < 64 {
-            pool.push((parser, parts));
-        }
-    });
 }
 
 /// Sends the response and brings the connection to where the next request can begin.
@@ -373,12 +439,7 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
             format_args!("client prematurely closed connection while sending response to client"),
         ),
         SendError::TimedOut => {
-            r.log_error(
-                Severity::Info,
-                format_args!(
-                    "client timed out (110: Connection timed out) while sending response to client"
-                ),
-            );
+            log_timeout(r, "sending response to client");
             if default_resets(plan, r) {
                 io.reset_on_close();
             }
