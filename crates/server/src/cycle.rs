@@ -136,8 +136,12 @@ impl Cycle {
     }
 }
 
-/// Gives every log of a configuration its file; those without one stay as they are.
+/// Gives every log of a configuration its file, and every thread pool its size; logs without a file
+/// stay as they are.
 pub fn install(core: &Core, site: &Site, files: &BTreeMap<PathBuf, File>, log: &Log) {
+    for pool in &core.thread_pools {
+        forebay_rt::threads::configure(&pool.name, pool.threads, pool.max_queue);
+    }
     for target in core.logs.iter().chain(site.logs()) {
         let Some(file) = files.get(target.path()) else { continue };
         match file.try_clone() {

@@ -16,7 +16,7 @@ use forebay_rt::clock;
 use super::{
     Found, OpenFile,
     lru::Lru,
-    open::{Failed, Kind, Links, Opened, look_again},
+    open::{Failed, Kind, Links, Opened, Stat},
 };
 use crate::core::FileCacheConf;
 
@@ -43,9 +43,7 @@ pub enum Known {
     /// This, for sure.
     Valid(Result<Found, Failed>),
     /// This, some time ago.
-    Stale(Rc<OpenFile>),
-    /// That it was a directory, some time ago.
-    StaleDir,
+    Stale(Opened),
     /// Nothing that helps.
     Nothing,
 }
@@ -98,7 +96,7 @@ impl FileCache {
                 None => return Known::Nothing,
             },
             State::Dir if valid => return Known::Valid(Ok(Found::Dir)),
-            State::Dir => return Known::StaleDir,
+            State::Dir => return Known::Stale(Opened::DIR),
             State::Failed(failed) if valid => {
                 let call = if rules.links == Links::Follow { "open()" } else { "openat()" };
                 return Known::Valid(Err(Failed { call, ..*failed }));
@@ -106,7 +104,7 @@ impl FileCache {
             State::Failed(_) => return Known::Nothing,
         };
         if !valid {
-            return Known::Stale(file);
+            return Known::Stale(file.opened());
         }
         if matches!(entry.state, State::InUse(_)) && entry.uses >= rules.min_uses {
             entry.state = State::Kept(file.clone());
@@ -192,9 +190,14 @@ pub struct Contents {
 
 impl Contents {
     /// The file at that path, if it is one that is kept and did not change.
-    pub fn find(&mut self, path: &[u8]) -> Option<Rc<OpenFile>> {
+    /// `look` tells what is there now.
+    pub fn find(
+        &mut self,
+        path: &[u8],
+        look: impl FnOnce(&[u8]) -> Option<Stat>,
+    ) -> Option<Rc<OpenFile>> {
         let file = self.files.touch(path)?;
-        if look_again(path) == Some(file.stat) {
+        if look(path) == Some(file.stat) {
             return Some(file.clone());
         }
         self.remove(path);
@@ -271,7 +274,7 @@ impl OpenFile {
     }
 
     /// What [`super::open::reopen`] needs to know of it.
-    pub(super) fn opened(&self) -> Opened {
+    fn opened(&self) -> Opened {
         Opened {
             stat: self.stat,
             fd: self.fd.clone(),

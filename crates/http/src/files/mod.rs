@@ -8,10 +8,10 @@ mod cache;
 mod lru;
 mod open;
 mod path;
+mod read;
 
 use std::{
     future::Future,
-    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     pin::pin,
     rc::Rc,
@@ -20,6 +20,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use forebay_rt::threads::{self, Pool};
 use forebay_session::log::Severity;
 
 use self::{
@@ -38,6 +39,7 @@ pub use open::{Failed, Kind};
 pub use path::{
     Outside, document_root, map_name, map_path, realpath_root, request_filename, shown_path,
 };
+pub use read::Reader;
 
 /// An open file. What is not a regular file is open too, and nothing to be served.
 #[derive(Clone)]
@@ -48,6 +50,10 @@ pub struct OpenFile {
     stat: Stat,
     /// Whether it is read around the page cache.
     directio: bool,
+    /// `directio_alignment`, bytes.
+    alignment: u64,
+    /// Who reads it, where that is not the event loop (`aio threads`).
+    pool: Option<Arc<Pool>>,
     /// Its size when it was opened, in bytes.
     pub size: u64,
     /// Its modification time, seconds since 1970.
@@ -59,11 +65,13 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    fn new(opened: Opened) -> OpenFile {
+    fn new(opened: Opened, r: &Request) -> OpenFile {
         let Opened { stat, fd, contents, directio } = opened;
         let (size, modified) = (stat.size, stat.modified());
         let etag = Bytes::from(format!("\"{modified:x}-{size:x}\""));
-        OpenFile { fd, stat, directio, size, modified, etag, contents }
+        let alignment = r.location().core.directio_alignment;
+        let pool = pool(r);
+        OpenFile { fd, stat, directio, alignment, pool, size, modified, etag, contents }
     }
 
     /// The descriptor, where the kernel may send the file; `None`: it is in memory, or is to be read.
@@ -92,54 +100,63 @@ pub enum Found {
 /// Opens the file at a path, or remembers that it is open, as the location's settings say.
 pub async fn open(r: &Request, path: &[u8]) -> Result<Found, Failed> {
     let (how, rules) = (how(r, path), rules(r, path));
-    let Some((number, conf)) = cache_of(r) else { return open_each_time(r, path, how) };
+    let Some((number, conf)) = cache_of(r) else { return open_each_time(r, path, how).await };
     let caches = &r.connection.worker.files;
-    let result = match caches.with(number, conf, |cache| cache.find(path, &rules)) {
+    let known = match caches.with(number, conf, |cache| cache.find(path, &rules)) {
         Known::Valid(result) => return result,
-        Known::Nothing => open::open(path, how),
-        Known::Stale(file) => open::reopen(path, how, &file.opened()),
-        Known::StaleDir => look_first(path, how),
+        Known::Nothing => None,
+        Known::Stale(opened) => Some(opened),
     };
-    let result = result.map(found);
+    let result = bring(r, path, how, known).await;
     caches.with(number, conf, |cache| cache.store(path, &rules, &result));
     result
 }
 
 /// Looks what stands at a path, without a need to have it open.
 pub async fn test(r: &Request, path: &[u8]) -> Result<Kind, Failed> {
-    if cache_of(r).is_none() {
-        return open::look(path, how(r, path).links).map(|stat| stat.kind);
+    if cache_of(r).is_some() {
+        return match open(r, path).await? {
+            Found::Dir => Ok(Kind::Dir),
+            Found::File(file) => Ok(file.stat.kind),
+        };
     }
-    match open(r, path).await? {
-        Found::Dir => Ok(Kind::Dir),
-        Found::File(file) => Ok(file.stat.kind),
-    }
+    let links = how(r, path).links;
+    let stat = if waits(r) {
+        let path = path.to_vec();
+        inline_or_pool(r, move || open::look(&path, links)).await?
+    } else {
+        open::look(path, links)
+    };
+    stat.map(|stat| stat.kind)
 }
 
-fn found(opened: Opened) -> Found {
-    match opened.stat.kind {
+/// Opens a file, with the help of what is known of it.
+async fn bring(r: &Request, path: &[u8], how: How, known: Option<Opened>) -> Result<Found, Failed> {
+    let call = move |path: &[u8]| match &known {
+        None => open::open(path, how),
+        Some(known) => open::reopen(path, how, known),
+    };
+    let opened = if waits(r) {
+        let path = path.to_vec();
+        inline_or_pool(r, move || call(&path)).await??
+    } else {
+        call(path)?
+    };
+    Ok(match opened.stat.kind {
         Kind::Dir => Found::Dir,
-        _ => Found::File(Rc::new(OpenFile::new(opened))),
-    }
+        _ => Found::File(Rc::new(OpenFile::new(opened, r))),
+    })
 }
 
-/// What was a directory most probably is one still: one system call instead of three.
-fn look_first(path: &[u8], how: How) -> Result<Opened, Failed> {
-    let stat = open::look(path, how.links)?;
-    match stat.kind {
-        Kind::Dir => Ok(Opened { stat, fd: None, contents: None, directio: false }),
-        _ => open::open(path, how),
-    }
-}
-
-fn open_each_time(r: &Request, path: &[u8], how: How) -> Result<Found, Failed> {
+async fn open_each_time(r: &Request, path: &[u8], how: How) -> Result<Found, Failed> {
     let in_memory = how.contents && how.links == Links::Follow;
     let caches = &r.connection.worker.files;
-    if in_memory && let Some(file) = caches.contents().find(path) {
+    // Where the disk is not to be waited for, only what the kernel remembers is looked at.
+    let look = if waits(r) { open::look_if_cached } else { open::look_again };
+    if in_memory && let Some(file) = caches.contents().find(path, look) {
         return Ok(Found::File(file));
     }
-    let how = How { contents: in_memory, ..how };
-    let found = found(open::open(path, how)?);
+    let found = bring(r, path, How { contents: in_memory, ..how }, None).await?;
     if let (true, Found::File(file)) = (in_memory, &found) {
         caches.contents().store(path, file);
     }
@@ -205,14 +222,25 @@ pub fn run<'a>(waits: bool, future: impl Future<Output = Flow<'a>> + 'a) -> Flow
 }
 
 /// Runs something that waits for a disk: here, or in the thread pool of the location.
-pub async fn inline_or_pool<T>(
-    _r: &Request,
+pub async fn inline_or_pool<T: Send + 'static>(
+    r: &Request,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failed>
-where
-    T: Send + 'static,
-{
-    Ok(work())
+) -> Result<T, Failed> {
+    let Some(pool) = pool(r) else { return Ok(work()) };
+    match pool.run(work) {
+        Ok(task) => task.await.ok_or(Failed::POOL),
+        Err(overflow) => {
+            r.log_error(Severity::Error, format_args!("{overflow}"));
+            Err(Failed::POOL)
+        }
+    }
+}
+
+fn pool(r: &Request) -> Option<Arc<Pool>> {
+    match &r.location().core.aio {
+        Aio::Off => None,
+        Aio::Threads(name) => Some(threads::pool(name)),
+    }
 }
 
 /// Whether files are opened by other threads (`aio threads`).
@@ -222,6 +250,10 @@ pub fn waits(r: &Request) -> bool {
 
 /// Writes `CALL "PATH" failed (ERROR)` to the error log, as nginx does.
 pub fn log_failed(r: &Request, severity: Severity, failed: Failed, path: &[u8]) {
+    if failed == Failed::POOL {
+        // Logged where it happened.
+        return;
+    }
     let path = String::from_utf8_lossy(path);
     r.log_error(severity, format_args!("{} \"{path}\" failed ({failed})", failed.call));
 }
@@ -241,13 +273,4 @@ pub fn extension(uri: &[u8]) -> Option<&[u8]> {
         None | Some(0) => None,
         Some(dot) => Some(&name[dot + 1..]).filter(|extension| !extension.is_empty()),
     }
-}
-
-/// Reads up to `want` bytes of a slice's beginning. Fewer: the file is shorter than it was.
-pub fn poll_read(slice: &FileSlice, want: usize, _cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-    let Some(fd) = &slice.file.fd else { return Poll::Ready(Ok(Bytes::new())) };
-    let mut bytes = vec![0; want];
-    let read = rustix::io::pread(fd, &mut bytes, slice.start)?;
-    bytes.truncate(read);
-    Poll::Ready(Ok(bytes.into()))
 }

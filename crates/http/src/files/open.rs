@@ -13,8 +13,8 @@ use bytes::Bytes;
 use forebay_rt::errno::Errno;
 use rustix::{
     fs::{
-        Advice, AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, fadvise, fcntl_getfl,
-        fcntl_setfl, fstat, openat, stat, statat, statx,
+        Advice, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fadvise,
+        fcntl_getfl, fcntl_setfl, fstat, openat, openat2, stat, statat, statx,
     },
     io::Errno as Code,
 };
@@ -37,6 +37,9 @@ pub struct Failed {
 }
 
 impl Failed {
+    /// The thread pool did not do it; the pool's overflow is logged on its own.
+    pub const POOL: Failed = Failed { call: "thread pool", code: Code::CANCELED };
+
     /// Whether there is no such file (`ENOENT`, `ENOTDIR`, `ENAMETOOLONG`).
     pub fn is_missing(&self) -> bool {
         matches!(self.code, Code::NOENT | Code::NOTDIR | Code::NAMETOOLONG)
@@ -131,6 +134,18 @@ impl Stat {
         }
     }
 
+    fn of_statx(stat: &rustix::fs::Statx) -> Stat {
+        let (modified, changed) = (&stat.stx_mtime, &stat.stx_ctime);
+        Stat {
+            kind: kind(FileType::from_raw_mode(stat.stx_mode.into())),
+            dev: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+            ino: stat.stx_ino,
+            size: stat.stx_size,
+            modified_ns: nanoseconds(modified.tv_sec, modified.tv_nsec.into()),
+            changed_ns: nanoseconds(changed.tv_sec, changed.tv_nsec.into()),
+        }
+    }
+
     /// Seconds since 1970 of the last modification.
     pub fn modified(&self) -> i64 {
         self.modified_ns.div_euclid(1_000_000_000) as i64
@@ -168,6 +183,16 @@ pub struct Opened {
     pub directio: bool,
 }
 
+impl Opened {
+    /// Some directory: all that is remembered of one.
+    pub const DIR: Opened = Opened {
+        stat: Stat { kind: Kind::Dir, dev: 0, ino: 0, size: 0, modified_ns: 0, changed_ns: 0 },
+        fd: None,
+        contents: None,
+        directio: false,
+    };
+}
+
 /// Opens a file and describes it; directories are only described.
 pub fn open(path: &[u8], how: How) -> Result<Opened, Failed> {
     // Non-blocking: a FIFO must not hang the thread. It means nothing for regular files.
@@ -194,6 +219,7 @@ pub fn open(path: &[u8], how: How) -> Result<Opened, Failed> {
 
 /// Opens a file of which an earlier state is known: a descriptor of the same file serves on.
 pub fn reopen(path: &[u8], how: How, known: &Opened) -> Result<Opened, Failed> {
+    // What was a directory most probably is one still: one system call instead of three.
     let stat = look(path, how.links)?;
     if stat.kind == Kind::Dir {
         return Ok(Opened { stat, fd: None, contents: None, directio: false });
@@ -223,17 +249,17 @@ pub fn look(path: &[u8], links: Links) -> Result<Stat, Failed> {
 
 /// Describes a file for a comparison, asking servers of network file systems like `open` does.
 pub fn look_again(path: &[u8]) -> Option<Stat> {
-    let flags = AtFlags::STATX_FORCE_SYNC;
-    let stat = statx(CWD, path, flags, StatxFlags::BASIC_STATS).ok()?;
-    let (modified, changed) = (&stat.stx_mtime, &stat.stx_ctime);
-    Some(Stat {
-        kind: kind(FileType::from_raw_mode(stat.stx_mode.into())),
-        dev: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
-        ino: stat.stx_ino,
-        size: stat.stx_size,
-        modified_ns: nanoseconds(modified.tv_sec, modified.tv_nsec.into()),
-        changed_ns: nanoseconds(changed.tv_sec, changed.tv_nsec.into()),
-    })
+    let stat = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).ok()?;
+    Some(Stat::of_statx(&stat))
+}
+
+/// The same as far as the kernel remembers the whole path, so that no disk is waited for.
+pub fn look_if_cached(path: &[u8]) -> Option<Stat> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let fd = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED).ok()?;
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(&fd, "", flags, StatxFlags::BASIC_STATS).ok()?;
+    Some(Stat::of_statx(&stat))
 }
 
 /// All of a small regular file that is sure not to change unseen.

@@ -74,6 +74,7 @@ pub async fn send<T: Transport>(
         sendfile: core.sendfile && io.sends_files(),
         max_file_chunk: max_file_chunk(core),
         read_bytes: core.output_buffers.1.max(4096),
+        reader: files::Reader::default(),
         pace,
         sent: 0,
         truncated: false,
@@ -193,6 +194,7 @@ struct Output {
     sendfile: bool,
     max_file_chunk: u64,
     read_bytes: usize,
+    reader: files::Reader,
     pace: Option<Pace>,
     sent: u64,
     truncated: bool,
@@ -305,7 +307,7 @@ impl Output {
             Some(bytes) => (bytes, true),
             None => {
                 let want = slice.len().min(self.read_bytes as u64) as usize;
-                let read = ready!(files::poll_read(slice, want, cx));
+                let read = ready!(self.reader.poll_read(slice, want, cx));
                 let Some(bytes) = read.ok().filter(|bytes| !bytes.is_empty()) else {
                     return Poll::Ready(Err(SendError::Truncated));
                 };
@@ -333,6 +335,7 @@ impl Output {
         };
         let Some(fd) = slice.file.fd() else { return Poll::Ready(Err(SendError::Truncated)) };
         let count = slice.len().min(self.max_file_chunk).min(allowance) as usize;
+        ready!(self.reader.poll_warm(slice, count as u64, cx));
         let result = io.poll_send_file(cx, fd, slice.start, count);
         let written = match ready!(result) {
             Ok(0) => return Poll::Ready(Err(SendError::Truncated)),
@@ -346,6 +349,7 @@ impl Output {
         };
         slice.start += written;
         if slice.is_empty() {
+            self.reader.next_slice();
             self.queue.pop_front();
         }
         self.sent += written;

@@ -135,6 +135,7 @@ pub struct Stream {
     input: Bytes,
     /// What is left of a file to read.
     file: Option<FileSlice>,
+    reader: files::Reader,
     next: Next,
     /// How much was compressed in this turn.
     spent: usize,
@@ -160,6 +161,7 @@ impl Stream {
             body,
             input: Bytes::new(),
             file: None,
+            reader: files::Reader::default(),
             next: Next::More,
             spent: 0,
             sizes,
@@ -170,7 +172,7 @@ impl Stream {
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         if let Some(slice) = &mut self.file {
             let want = slice.len().min(STEP as u64) as usize;
-            let read = ready!(files::poll_read(slice, want, cx));
+            let read = ready!(self.reader.poll_read(slice, want, cx));
             let Some(bytes) = read.ok().filter(|bytes| !bytes.is_empty()) else {
                 return Poll::Ready(Err(Fault::File));
             };
