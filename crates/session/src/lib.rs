@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod keyed;
+pub mod limit_conn;
 pub mod log;
 pub mod regex;
 pub mod var;
