@@ -16,6 +16,7 @@ mod error_log;
 pub mod files;
 mod h1;
 pub mod handler;
+pub mod limits;
 pub mod load;
 pub mod module;
 pub mod modules;

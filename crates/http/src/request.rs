@@ -26,6 +26,7 @@ use forebay_wire::{
 
 use crate::{
     body_in::RequestBody,
+    limits::Verdict,
     plan::{LocId, Location, Plan, Server, ServerId},
     response::Response,
     worker::Worker,
@@ -201,6 +202,10 @@ pub struct Request {
 pub struct Main {
     /// The client that realip found behind the connection's.
     real: OnceCell<Peer>,
+    /// What `limit_req` made of it; it is asked once.
+    pub limit_req: Cell<Option<Verdict>>,
+    /// What `limit_conn` made of it; it is asked once.
+    pub limit_conn: Cell<Option<Verdict>>,
     /// What modules keep for the request, one value of a type.
     contexts: RefCell<Vec<Box<dyn Any>>>,
 }
@@ -234,6 +239,8 @@ impl Main {
     /// Makes it ready for another request; its memory is kept.
     fn clear(&mut self) {
         self.real.take();
+        self.limit_req.take();
+        self.limit_conn.take();
         self.contexts.get_mut().clear();
     }
 }

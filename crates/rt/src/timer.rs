@@ -158,6 +158,11 @@ fn hold(node: &Rc<Node>, tick: u64) {
     });
 }
 
+/// Waits that many milliseconds, to the millisecond: for waits that are a service, not a limit.
+pub async fn sleep(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
 /// Closes the connections that have been idle longest, at most `count`; says how many.
 pub fn shed_idle(count: usize) -> usize {
     let mut idle: Vec<Rc<Node>> = WHEEL.with_borrow(|wheel| {

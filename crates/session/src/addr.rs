@@ -169,7 +169,8 @@ mod tests {
 
     #[test]
     fn ports_stand_behind_addresses() {
-        let cases: &[(&str, Option<(&str, Option<u16>)>)] = &[
+        type Want = Option<(&'static str, Option<u16>)>;
+        let cases: &[(&str, Want)] = &[
             ("1.2.3.4", Some(("1.2.3.4", None))),
             ("1.2.3.4:80", Some(("1.2.3.4", Some(80)))),
             ("[::1]:65535", Some(("::1", Some(65535)))),

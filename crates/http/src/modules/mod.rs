@@ -9,6 +9,8 @@ pub mod gzip;
 mod gzip_static;
 mod headers;
 mod index;
+mod limit_conn;
+mod limit_req;
 mod log;
 mod not_modified;
 mod range;
@@ -26,6 +28,9 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
     vec![
         entry::<crate::core::Core>(),
         entry::<rewrite::Rewriting>(),
+        // Preaccess.
+        entry::<limit_req::LimitReq>(),
+        entry::<limit_conn::LimitConn>(),
         entry::<try_files::TryFiles>(),
         // Content, in the order of asking.
         entry::<index::Index>(),
