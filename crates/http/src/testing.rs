@@ -2,7 +2,9 @@
 //!
 //! Invariant: compiled for tests only.
 
-use std::{cell::Cell, future::Future as _, rc::Rc, sync::Arc, task::Context, task::Waker};
+use std::{
+    cell::Cell, future::Future as _, rc::Rc, sync::Arc, task::Context, task::Poll, task::Waker,
+};
 
 use bytes::Bytes;
 use forebay_conf::{
@@ -17,9 +19,11 @@ use forebay_wire::{
 };
 
 use crate::{
-    body::{Body, Chunk, Fault},
+    body::{Body, Chunk, Fault, FileSlice},
     client::Nobody,
-    engine, load,
+    engine,
+    files::Reader,
+    load,
     module::{Action, Cx, Module},
     modules,
     plan::{Plan, ServerId},
@@ -172,13 +176,30 @@ pub fn drain(body: &mut Body) -> Result<Vec<u8>, Fault> {
     let mut out = Vec::new();
     loop {
         match body.poll_next(&mut cx) {
-            std::task::Poll::Ready(Some(Ok(Chunk::Bytes(bytes)))) => out.extend_from_slice(&bytes),
-            std::task::Poll::Ready(Some(Ok(Chunk::File(slice)))) => {
-                out.extend_from_slice(&slice.in_memory().expect("test files are in memory"));
+            Poll::Ready(Some(Ok(Chunk::Bytes(bytes)))) => out.extend_from_slice(&bytes),
+            Poll::Ready(Some(Ok(Chunk::File(slice)))) => {
+                out.extend_from_slice(&read(slice, &mut cx));
             }
-            std::task::Poll::Ready(Some(Ok(Chunk::Flush))) | std::task::Poll::Pending => {}
-            std::task::Poll::Ready(Some(Err(fault))) => return Err(fault),
-            std::task::Poll::Ready(None) => return Ok(out),
+            Poll::Ready(Some(Ok(Chunk::Flush))) | Poll::Pending => {}
+            Poll::Ready(Some(Err(fault))) => return Err(fault),
+            Poll::Ready(None) => return Ok(out),
         }
     }
+}
+
+/// All of a slice, in memory or not.
+pub fn read(mut slice: FileSlice, cx: &mut Context<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    while !slice.is_empty() {
+        let bytes = match slice.in_memory() {
+            Some(bytes) => bytes,
+            None => match Reader::default().poll_read(&slice, slice.len() as usize, cx) {
+                Poll::Ready(Ok(bytes)) if !bytes.is_empty() => bytes,
+                _ => return out,
+            },
+        };
+        slice.start += bytes.len() as u64;
+        out.extend_from_slice(&bytes);
+    }
+    out
 }

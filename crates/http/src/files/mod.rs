@@ -9,6 +9,8 @@ mod lru;
 mod open;
 mod path;
 mod read;
+#[cfg(test)]
+mod tests;
 
 use std::{
     future::Future,

@@ -69,14 +69,11 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
         date::write_http_time(modified, &mut text);
         write_field(out, b"Last-Modified", &text);
     }
-    if let Some(location) = &response.location {
-        if special::is_relative(r, location) {
-            let mut url = Vec::new();
-            special::write_location(r, location, &mut url);
-            write_field(out, b"Location", &url);
-        } else {
-            write_field(out, b"Location", location);
-        }
+    let mut location = response.location.as_ref();
+    if let Some(path) = location.take_if(|location| special::is_relative(r, location)) {
+        let mut url = Vec::new();
+        special::write_location(r, path, &mut url);
+        write_field(out, b"Location", &url);
     }
     if framing.chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -95,6 +92,10 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
     }
     if response.vary_accept_encoding {
         out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+    }
+    // One that is sent as it is stands in nginx's list, whose first member it is.
+    if let Some(location) = location {
+        write_field(out, b"Location", location);
     }
     for field in &response.fields {
         write_field(out, &field.name, &field.value);
