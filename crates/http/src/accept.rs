@@ -28,6 +28,7 @@ use tokio::{
 use crate::{
     h1,
     plan::Plan,
+    proxied,
     request::{Connection, Peer},
     worker::{Counters, Listening, Shared, Worker},
 };
@@ -266,18 +267,34 @@ fn start<T: Transport>(
     Counters::up(&counters.active);
     thread.open.set(thread.open.get() + 1);
     let open = Open(thread.clone());
-    let connection = Rc::new(Connection {
+    let connection = Connection {
         number: worker.next_connection(),
         remote,
         local,
         requests: Cell::new(0),
         started_ms: clock::now_ms(),
-        proxied: None,
+        proxied: Default::default(),
         worker: worker.clone(),
-    });
+    };
     let listening = listening.clone();
     spawn_local(async move {
         let _open = open;
-        h1::serve(io, connection, listening, Vec::new()).await;
+        serve(io, connection, listening).await;
     });
+}
+
+async fn serve<T: Transport>(mut io: T, mut connection: Connection, listening: Rc<Listening>) {
+    let plan = connection.worker.plan();
+    let Some(index) = listening.index.get() else { return };
+    let listener = &plan.listeners[index];
+    let mut preread = Vec::new();
+    if listener.proxy_protocol {
+        // Boxed: connections without such a header do not carry its state about.
+        let read = Box::pin(proxied::read(&mut io, &plan, listener, &connection)).await;
+        let Some((proxied, rest)) = read else { return };
+        connection.proxied = proxied;
+        preread = rest;
+    }
+    drop(plan);
+    h1::serve(io, Rc::new(connection), listening, preread).await;
 }

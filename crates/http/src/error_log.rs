@@ -7,7 +7,8 @@ use forebay_wire::h1::FieldId;
 
 use crate::request::Request;
 
-struct Lossy<'a>(&'a [u8]);
+/// Text of a peer as a log line can hold it.
+pub(crate) struct Lossy<'a>(pub &'a [u8]);
 
 impl fmt::Display for Lossy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

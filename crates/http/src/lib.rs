@@ -22,6 +22,7 @@ pub mod module;
 pub mod modules;
 pub mod names;
 pub mod plan;
+mod proxied;
 pub mod request;
 pub mod response;
 pub mod special;

@@ -28,6 +28,7 @@ use crate::{
     body_in::RequestBody,
     limits::Verdict,
     plan::{LocId, Location, Plan, Server, ServerId},
+    proxied::Proxied,
     response::Response,
     worker::Worker,
 };
@@ -80,8 +81,8 @@ pub struct Connection {
     pub requests: Cell<u32>,
     /// When it was accepted, in [`forebay_rt::clock`] milliseconds.
     pub started_ms: u64,
-    /// What its `PROXY` line told, as source and destination.
-    pub proxied: Option<(SocketAddr, SocketAddr)>,
+    /// What its PROXY header told.
+    pub proxied: Proxied,
     /// The thread that serves it.
     pub worker: Rc<Worker>,
 }

@@ -99,7 +99,7 @@ pub fn request_of(plan: Arc<Plan>, head: &str) -> Request {
         local: Peer::Inet(([127, 0, 0, 1], 8080).into()),
         requests: Cell::new(1),
         started_ms: 0,
-        proxied: None,
+        proxied: Default::default(),
         worker,
     });
     let mut parts = Parts::default();
