@@ -459,11 +459,11 @@ fn frame(plan: &Plan, r: &mut Request) -> Framing {
     let bodiless = r.method == Method::Head
         || r.response.header_only
         || matches!(status, 100..=199 | 204 | 304);
-    if matches!(status, 204 | 304) {
+    if status == 204 {
+        // ngx_http_header_filter. A 304 keeps what it has: a back end may tell the length.
         r.response.content_length = None;
-        if status == 204 {
-            r.response.content_type = None;
-        }
+        r.response.content_type = None;
+        r.response.last_modified = None;
     }
     let connection = &r.connection;
     let worn = connection.requests.get() >= core.keepalive_requests
