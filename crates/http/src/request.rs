@@ -439,6 +439,10 @@ impl Scope for Request {
     fn store(&self) -> &Store {
         &self.store
     }
+
+    fn cycle(&self, name: &str) {
+        self.log_error(Severity::Error, format_args!("cycle while evaluating variable \"{name}\""));
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,9 @@ pub mod addr;
 pub mod keyed;
 pub mod limit_conn;
 pub mod log;
+pub mod map;
 pub mod regex;
+#[cfg(test)]
+mod testing;
 pub mod var;
 pub mod zone;

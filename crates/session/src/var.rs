@@ -8,7 +8,7 @@
 //! Invariant: no variable is defined here, only the means; each module brings its own.
 
 use std::{
-    cell::{Ref, RefCell},
+    cell::{Cell, Ref, RefCell},
     collections::HashMap,
     sync::Arc,
 };
@@ -21,6 +21,8 @@ pub trait Scope: Sized + 'static {
     fn registry(&self) -> &Registry<Self>;
     /// The values that this scope keeps.
     fn store(&self) -> &Store;
+    /// Is told the name of a variable that depends on itself.
+    fn cycle(&self, _name: &str) {}
 }
 
 /// The number of a variable within one configuration.
@@ -252,12 +254,33 @@ pub fn read<S: Scope>(scope: &S, id: VarId, out: &mut Vec<u8>) -> bool {
             }
             _ => false,
         },
-        Source::Computed { compute, volatile: true } => compute(scope, out),
+        Source::Computed { compute, volatile: true } => {
+            compute_deeper(scope, &def.name, out, compute)
+        }
         Source::Computed { compute, volatile: false } => {
-            keep_first(scope, id, out, |out| compute(scope, out))
+            keep_first(scope, id, out, |out| compute_deeper(scope, &def.name, out, compute))
         }
         Source::Kept(read) => keep_first(scope, id, out, |out| read(scope, out)),
     }
+}
+
+/// Computes a value that may need other computed values, and those further ones; a variable that
+/// depends on itself is not found (`ngx_http_get_indexed_variable`).
+fn compute_deeper<S: Scope>(
+    scope: &S,
+    name: &str,
+    out: &mut Vec<u8>,
+    compute: &Compute<S>,
+) -> bool {
+    let depth = &scope.store().depth;
+    if depth.get() == MAX_DEPTH {
+        scope.cycle(name);
+        return false;
+    }
+    depth.set(depth.get() + 1);
+    let found = compute(scope, out);
+    depth.set(depth.get() - 1);
+    found
 }
 
 /// Reads what is kept, or computes and keeps it.
@@ -291,6 +314,9 @@ pub fn assign<S: Scope>(scope: &mut S, id: VarId, value: &[u8]) {
     }
 }
 
+/// How deep computed variables may depend on each other (nginx's `ngx_http_variable_depth`).
+const MAX_DEPTH: u8 = 100;
+
 #[derive(Clone, Copy, Default, PartialEq)]
 enum Slot {
     #[default]
@@ -311,6 +337,8 @@ enum Kept {
 pub struct Store {
     inner: RefCell<Values>,
     captures: RefCell<Captures>,
+    /// How many computed variables are being read, each for the next.
+    depth: Cell<u8>,
 }
 
 #[derive(Default)]
@@ -356,6 +384,8 @@ impl Store {
         values.slots.clear();
         values.slots.resize(variables, Slot::Unset);
         self.captures.get_mut().clear();
+        // A handler that panicked may have left it.
+        self.depth.set(0);
     }
 
     /// Takes over all values of another store of the same configuration (subrequests).
@@ -544,4 +574,107 @@ pub enum Piece<'a> {
     Var(VarId),
     /// `$1` to `$9`.
     Capture(u8),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Text;
+
+    fn compute(value: &'static str) -> Compute<Text> {
+        Arc::new(move |scope, out| {
+            if let Some(id) = scope.registry.find(value) {
+                return read(scope, id, out);
+            }
+            out.extend_from_slice(value.as_bytes());
+            true
+        })
+    }
+
+    #[test]
+    fn names_are_the_same_in_any_case() {
+        let mut scope = Text::new();
+        let template = scope.template("$TEXT ${Text} $PRE_A");
+        assert_eq!(scope.value(&template, "a"), "a a a");
+        assert!(scope.registry.find("tExT").is_some());
+    }
+
+    #[test]
+    fn what_nobody_defines_is_told_in_lower_case() {
+        let mut scope = Text::new();
+        scope.template("$No $no $text");
+        let messages: Vec<_> = scope.registry.undefined().into_iter().map(|e| e.message).collect();
+        assert_eq!(messages, ["unknown \"no\" variable"]);
+    }
+
+    #[test]
+    fn a_variable_not_set_yet_is_empty_and_told_once() {
+        let mut scope = Text::new();
+        let warn: Uninitialized<Text> = |s, name| s.said.borrow_mut().push(name.to_owned());
+        let id = scope.registry.settable("x", Span::default(), Some(warn)).unwrap();
+        let template = scope.template("[$x$x]");
+        assert_eq!(scope.value(&template, ""), "[]");
+        assert_eq!(*scope.said.borrow(), ["x"]);
+        scope.set(id, "1");
+        assert_eq!(String::from_utf8(template.value(&scope)).unwrap(), "[11]");
+    }
+
+    #[test]
+    fn a_capture_that_is_not_there_is_no_reason_to_warn() {
+        let mut scope = Text::new();
+        let warn: Uninitialized<Text> = |s, name| s.said.borrow_mut().push(name.to_owned());
+        scope.registry.settable("x", Span::default(), Some(warn)).unwrap();
+        scope.registry.stored("x", Span::default()).unwrap();
+        let template = scope.template("[$x]");
+        assert_eq!(scope.value(&template, ""), "[]");
+        assert!(scope.said.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_member_of_a_family_may_be_set() {
+        let mut scope = Text::new();
+        let id = scope.registry.settable("pre_a", Span::default(), None).unwrap();
+        let template = scope.template("$pre_a $pre_b");
+        assert_eq!(scope.value(&template, ""), "a b");
+        scope.set(id, "set");
+        assert_eq!(String::from_utf8(template.value(&scope)).unwrap(), "set b");
+    }
+
+    #[test]
+    fn built_in_variables_cannot_be_defined_again() {
+        let mut scope = Text::new();
+        scope.registry.kept("id", |_, _| true);
+        for name in ["text", "TEXT", "id"] {
+            let error = scope.registry.settable(name, Span::default(), None).unwrap_err();
+            assert!(error.message.starts_with("the duplicate \""), "{}", error.message);
+            assert!(scope.registry.computed(name, Span::default(), false, compute("")).is_err());
+        }
+    }
+
+    #[test]
+    fn a_kept_variable_is_read_once() {
+        let mut scope = Text::new();
+        scope.registry.kept("id", |scope, out| {
+            out.extend_from_slice(&scope.text);
+            true
+        });
+        let template = scope.template("$id");
+        assert_eq!(scope.value(&template, "a"), "a");
+        scope.text = b"b".to_vec();
+        assert_eq!(String::from_utf8(template.value(&scope)).unwrap(), "a");
+    }
+
+    #[test]
+    fn a_variable_that_depends_on_itself_is_not_found() {
+        for volatile in [false, true] {
+            let mut scope = Text::new();
+            let registry = &mut scope.registry;
+            registry.computed("a", Span::default(), volatile, compute("b")).unwrap();
+            registry.computed("b", Span::default(), volatile, compute("a")).unwrap();
+            let template = scope.template("[$a]");
+            assert_eq!(scope.value(&template, ""), "[]");
+            assert_eq!(scope.said.borrow().len(), 1);
+            assert_eq!(scope.value(&template, ""), "[]");
+        }
+    }
 }
