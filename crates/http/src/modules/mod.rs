@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use crate::module::{AnyModule, Entry, Module};
 
+mod access;
 mod autoindex;
 pub mod gzip;
 mod gzip_static;
@@ -12,6 +13,7 @@ mod index;
 mod limit_conn;
 mod limit_req;
 mod log;
+mod map;
 mod not_modified;
 mod range;
 mod rewrite;
@@ -27,10 +29,13 @@ fn entry<M: Module>() -> Box<dyn AnyModule> {
 pub fn all() -> Vec<Box<dyn AnyModule>> {
     vec![
         entry::<crate::core::Core>(),
+        entry::<map::Map>(),
         entry::<rewrite::Rewriting>(),
         // Preaccess.
         entry::<limit_req::LimitReq>(),
         entry::<limit_conn::LimitConn>(),
+        // Access.
+        entry::<access::Access>(),
         entry::<try_files::TryFiles>(),
         // Content, in the order of asking.
         entry::<index::Index>(),
