@@ -67,6 +67,10 @@ impl Filter for Ranges {
                 write_decimal(&mut value, size);
                 r.response.set("Content-Range", value);
                 r.response.content_length = None;
+                // Which trailers an error has is asked again; chunked it stays, as in nginx.
+                for trailer in &mut r.response.trailers {
+                    trailer.value = Bytes::new();
+                }
                 Filtered::Replace(416)
             }
             RangeResult::Ranges(list) => {
