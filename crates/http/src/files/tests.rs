@@ -339,3 +339,38 @@ fn extensions_are_what_nginx_takes_for_them() {
         assert_eq!(extension(uri.as_bytes()), expected.map(str::as_bytes), "{uri}");
     }
 }
+
+#[test]
+fn with_aio_threads_a_pool_opens_and_reads() {
+    let dir = temp();
+    let content = "0123456789".repeat(20_000);
+    let path = put(&dir, "a", &content);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    for conf in ["aio threads;", "aio threads; directio 1;", "aio threads; open_file_cache max=1;"]
+    {
+        let r = under(&dir, conf);
+        let read = runtime.block_on(async {
+            let found = open(&r, &path).await;
+            let Ok(Found::File(file)) = found else { panic!("not there") };
+            let slice = FileSlice { file, start: 4000, end: 190_000 };
+            let mut reader = Reader::default();
+            std::future::poll_fn(|cx| reader.poll_warm(&slice, slice.len(), cx)).await;
+            std::future::poll_fn(|cx| reader.poll_read(&slice, 186_000, cx)).await
+        });
+        let read = read.expect("read");
+        assert!(!read.is_empty() && content.as_bytes()[4000..].starts_with(&read), "{conf}");
+    }
+}
+
+#[test]
+fn a_full_thread_pool_answers_500() {
+    forebay_rt::threads::configure("no_room", 1, 0);
+    let dir = temp();
+    put(&dir, "a", "a");
+    let conf = format!("root {}; aio threads=no_room; location / {{ }}", dir.path().display());
+    for uri in ["/a", "/"] {
+        let mut r = request(&conf, &format!("GET {uri} HTTP/1.1\r\n\r\n"));
+        testing::answer(&mut r);
+        assert_eq!(r.response.status, 500, "{uri}");
+    }
+}

@@ -61,8 +61,10 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
         write_decimal(out, length);
         out.extend_from_slice(b"\r\n");
     }
-    // One in the list (`add_header Last-Modified …`) is written there, word for word.
+    // One in the list (`add_header Last-Modified …`) is written there, word for word. An error page
+    // has none: its own time says nothing of the error (`ngx_http_header_filter`).
     if let Some(modified) = response.last_modified
+        && matches!(response.status, 200 | 206 | 304)
         && response.field("Last-Modified").is_none()
     {
         let mut text = [0; 29];

@@ -125,6 +125,7 @@ impl Tries {
                 }
                 Ok(_) => {}
                 Err(failed) if failed.is_missing() => {}
+                Err(files::Failed::POOL) => return Flow::Deny(500),
                 Err(failed) => files::log_failed(r, Severity::Crit, failed, &path),
             }
         }
