@@ -84,6 +84,10 @@ pub fn subrequest<'a>(r: &'a mut Request) -> Pin<Box<dyn Future<Output = ()> + '
         r.subrequest = true;
         r.internal = true;
         answer(r, &mut Nobody).await;
+        let location = r.plan.location(r.location);
+        if location.core.log_subrequest {
+            location.loggers.iter().for_each(|logger| logger.log(r));
+        }
     })
 }
 

@@ -13,6 +13,7 @@ mod read;
 mod tests;
 
 use std::{
+    fs::File,
     future::Future,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     pin::pin,
@@ -24,6 +25,7 @@ use std::{
 use bytes::Bytes;
 use forebay_rt::threads::{self, Pool};
 use forebay_session::log::Severity;
+use rustix::fs::OFlags;
 
 use self::{
     cache::{Known, Rules},
@@ -37,6 +39,7 @@ use crate::{
 };
 
 pub use cache::FileCaches;
+pub(crate) use lru::Lru;
 pub use open::{Failed, Kind};
 pub use path::{
     Outside, document_root, map_name, map_path, realpath_root, request_filename, shown_path,
@@ -130,6 +133,22 @@ pub async fn test(r: &Request, path: &[u8]) -> Result<Kind, Failed> {
         open::look(path, links)
     };
     stat.map(|stat| stat.kind)
+}
+
+/// Opens a log whose name holds variables, to append to it.
+pub fn open_log(r: &Request, path: &[u8]) -> Result<File, Failed> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    open::open_checked(path, links(r, path), flags).map(File::from)
+}
+
+/// Whether the root of the location is a directory, which it must be before a log whose name holds
+/// variables is made in it or elsewhere; else why it is not.
+pub fn test_root(r: &Request, root: &[u8]) -> Result<(), Failed> {
+    let stat = open::look(root, how(r, root).links)?;
+    match stat.kind {
+        Kind::Dir => Ok(()),
+        _ => Err(Failed { call: "stat()", code: rustix::io::Errno::NOTDIR }),
+    }
 }
 
 /// Opens a file, with the help of what is known of it.

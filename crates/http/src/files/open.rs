@@ -293,12 +293,15 @@ fn no_nul(code: Code) -> Code {
     if code == Code::INVAL { Code::NOENT } else { code }
 }
 
+/// The mode of a file that opening creates: nginx's `NGX_FILE_DEFAULT_ACCESS`.
+const CREATED: Mode = Mode::from_raw_mode(0o644);
+
 /// Opens a file as `disable_symlinks` says.
 pub fn open_checked(path: &[u8], links: Links, flags: OFlags) -> Result<OwnedFd, Failed> {
     let flags = flags | OFlags::CLOEXEC;
     let (from, same_owner) = match links {
         Links::Follow => {
-            let opened = openat(CWD, path, flags, Mode::empty());
+            let opened = openat(CWD, path, flags, CREATED);
             return opened.map_err(|code| Failed { call: "open()", code: no_nul(code) });
         }
         Links::Refuse { from } => (from, false),
@@ -330,9 +333,9 @@ pub fn open_checked(path: &[u8], links: Links, flags: OFlags) -> Result<OwnedFd,
 /// One component of a path whose links are refused (`ngx_openat_file_owner`).
 fn step(at: &OwnedFd, name: &[u8], flags: OFlags, same_owner: bool) -> Result<OwnedFd, Code> {
     if !same_owner {
-        return openat(at, name, flags | OFlags::NOFOLLOW, Mode::empty());
+        return openat(at, name, flags | OFlags::NOFOLLOW, CREATED);
     }
-    let fd = openat(at, name, flags, Mode::empty())?;
+    let fd = openat(at, name, flags, CREATED)?;
     // Compared even where the name is no link now: it may have been one a moment ago.
     let (link, target) = (statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?, fstat(&fd)?);
     if link.st_uid == target.st_uid { Ok(fd) } else { Err(Code::LOOP) }

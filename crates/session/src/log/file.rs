@@ -10,15 +10,15 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
 
 use arc_swap::ArcSwapOption;
-use forebay_rt::{clock, errno::Errno};
+use forebay_rt::errno::Errno;
 
 use super::{
-    Buffering, ErrorLog, Severity,
+    Buffering, ErrorLog, Severity, Trouble,
     buffer::{Buffer, gzip},
     error::WeakErrorLog,
 };
@@ -43,10 +43,7 @@ struct Slot {
     open: ArcSwapOption<Open>,
     /// The last write ended within a line.
     torn: AtomicBool,
-    /// When the disk was found full, in seconds of [`now`]; 0: it is not.
-    full_at: AtomicU64,
-    /// When a failed write was last told of.
-    told_at: AtomicU64,
+    trouble: Trouble,
 }
 
 #[derive(Debug)]
@@ -58,8 +55,6 @@ struct Open {
 
 /// Linux's `PIPE_BUF`: what is not longer is not mixed with what others write.
 const ATOMIC_BYTES: usize = 4096;
-/// How often a failed write is told of, in seconds.
-const TOLD_EVERY: u64 = 60;
 
 /// The slots of the process, by path.
 static SLOTS: Mutex<BTreeMap<PathBuf, Weak<Slot>>> = Mutex::new(BTreeMap::new());
@@ -73,11 +68,6 @@ fn slot(path: &Path) -> Arc<Slot> {
     let slot = Arc::new(Slot::default());
     slots.insert(path.to_path_buf(), Arc::downgrade(&slot));
     slot
-}
-
-/// Seconds on a clock that nobody sets, never 0.
-fn now() -> u64 {
-    clock::now_ms() / 1000 + 1
 }
 
 impl LogFile {
@@ -106,7 +96,7 @@ impl LogFile {
         let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
         self.slot.open.store(Some(Arc::new(Open { file, regular })));
         self.slot.torn.store(false, Relaxed);
-        self.slot.full_at.store(0, Relaxed);
+        self.slot.trouble.forget();
     }
 
     /// Lines that are appended to it are kept back from now on.
@@ -175,10 +165,8 @@ impl LogFile {
     }
 
     fn complain(&self, error: &io::Error) {
-        let (now, told) = (now(), self.slot.told_at.load(Relaxed));
-        let lately = told != 0 && now - told < TOLD_EVERY;
         let Some(complaints) = self.complaints.get() else { return };
-        if lately || self.slot.told_at.compare_exchange(told, now, Relaxed, Relaxed).is_err() {
+        if !self.slot.trouble.is_news() {
             return;
         }
         complaints.upgrade().write(
@@ -213,31 +201,22 @@ impl LogFile {
     fn write_to(&self, open: &Open, bytes: &[u8]) -> io::Result<()> {
         let slot = &*self.slot;
         // As in nginx, a full disk is left alone for the rest of the second.
-        let full_at = slot.full_at.load(Relaxed);
-        if full_at != 0 {
-            if full_at == now() {
-                return Ok(());
-            }
-            slot.full_at.store(0, Relaxed);
+        if slot.trouble.is_full() {
+            return Ok(());
         }
         if slot.torn.swap(false, Relaxed)
             && let Err(error) = write_all(&open.file, b"\n")
         {
             slot.torn.store(true, Relaxed);
-            return Err(self.failed(error.0));
+            slot.trouble.note(&error.0);
+            return Err(error.0);
         }
         write_all(&open.file, bytes).map_err(|(error, written)| {
             let torn = written > 0 && bytes[written - 1] != b'\n';
             slot.torn.fetch_or(torn, Relaxed);
-            self.failed(error)
+            slot.trouble.note(&error);
+            error
         })
-    }
-
-    fn failed(&self, error: io::Error) -> io::Error {
-        if error.kind() == io::ErrorKind::StorageFull {
-            self.slot.full_at.store(now(), Relaxed);
-        }
-        error
     }
 }
 

@@ -16,12 +16,14 @@ mod syslog;
 #[cfg(test)]
 mod tests;
 pub mod time;
+mod trouble;
 
 pub use batch::flush_batch;
 pub use buffer::Buffering;
 pub use error::{ErrorLog, Severity, write_prefix};
 pub use file::{LogFile, LogSet};
 pub use syslog::Syslog;
+pub use trouble::Trouble;
 
 use std::sync::Arc;
 

@@ -10,10 +10,7 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket},
     os::unix::net::UnixDatagram,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::Arc,
 };
 
 use arc_swap::ArcSwapOption;
@@ -21,7 +18,7 @@ use forebay_conf::{Arg, Error};
 use forebay_rt::clock;
 use forebay_wire::h1::encode::write_decimal;
 
-use super::{Severity, time};
+use super::{Severity, Trouble, time};
 
 /// A syslog server, and what its lines bear.
 #[derive(Debug)]
@@ -34,8 +31,7 @@ pub struct Syslog {
     /// This machine's name; `None`: `nohostname`.
     host: Option<Box<[u8]>>,
     socket: ArcSwapOption<Socket>,
-    /// When a failure was last told of, in seconds of the monotonic clock, plus one.
-    told_at: AtomicU64,
+    trouble: Trouble,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +56,6 @@ const LOCAL7: u8 = 23;
 const DEFAULT_PORT: u16 = 514;
 /// RFC 3164 §4.1.3: the longest tag, in bytes.
 const TAG_BYTES: usize = 32;
-/// How often a failure is told of, in seconds.
-const TOLD_EVERY: u64 = 60;
 
 impl Syslog {
     /// Reads `syslog:server=…[,facility=…][,severity=…][,tag=…][,nohostname]`.
@@ -113,7 +107,7 @@ impl Syslog {
             tag: tag.unwrap_or_else(|| b"nginx".as_slice().into()),
             host: (!nohostname).then(host_name),
             socket: ArcSwapOption::empty(),
-            told_at: AtomicU64::new(0),
+            trouble: Trouble::default(),
         })
     }
 
@@ -164,11 +158,9 @@ impl Syslog {
         result
     }
 
-    /// Whether a failure is to be told of: once a minute.
-    pub fn is_news(&self) -> bool {
-        let (now, told) = (clock::now_ms() / 1000 + 1, self.told_at.load(Relaxed));
-        let lately = told != 0 && now - told < TOLD_EVERY;
-        !lately && self.told_at.compare_exchange(told, now, Relaxed, Relaxed).is_ok()
+    /// What went wrong lately.
+    pub fn trouble(&self) -> &Trouble {
+        &self.trouble
     }
 }
 

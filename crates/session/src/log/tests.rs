@@ -414,7 +414,7 @@ fn a_syslog_server_that_is_gone_is_found_again() {
     let value = format!("a syslog:server=unix:{};", path.display());
     let syslog = Syslog::parse(&node(&value).args[0]).unwrap();
     assert!(syslog.send(Severity::Info, b"nobody").is_err());
-    assert!(syslog.is_news() && !syslog.is_news());
+    assert!(syslog.trouble().is_news() && !syslog.trouble().is_news());
     for line in ["one", "two"] {
         let server = UnixDatagram::bind(&path).unwrap();
         // The first line after the loss finds the old socket dead, the second a new one.

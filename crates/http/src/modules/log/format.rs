@@ -11,14 +11,16 @@ use std::{io::Write as _, net::IpAddr};
 
 use forebay_conf::{Arg, Error, Span};
 use forebay_rt::clock;
-use forebay_session::var::{self, Registry, VarId};
+use forebay_session::{
+    log::time,
+    var::{self, Registry, VarId},
+};
 use forebay_wire::{
-    h1::{FieldId, encode::write_decimal},
+    h1::{FieldId, Version, encode::write_decimal},
     uri::{escape_json, escape_log},
 };
 
 use crate::request::{Peer, Request};
-use forebay_session::log::time;
 
 /// `escape=`: what happens to the bytes of a variable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -240,11 +242,12 @@ fn field(name: &str) -> FieldId {
     FieldId::of(name.replace('_', "-").as_bytes())
 }
 
-/// `ngx_http_log_status`: at least three digits.
+/// `ngx_http_log_status`: at least three digits; 009 is an HTTP/0.9 response without a status.
 fn write_status(r: &Request, line: &mut Vec<u8>) {
-    let status = match r.response.status {
-        0 => r.error_status,
-        status => status,
+    let status = match (r.error_status, r.response.status, r.version()) {
+        (0, 0, Version::Http09) => 9,
+        (0, status, _) => status,
+        (status, _, _) => status,
     };
     if status < 100 {
         line.extend_from_slice(if status < 10 { b"00" } else { b"0" });
