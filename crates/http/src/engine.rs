@@ -36,7 +36,7 @@ enum End {
 }
 
 /// Statuses after which the connection is not used again: what follows on it may not be a request.
-const CLOSING: [u16; 8] = [400, 413, 414, 494, 495, 497, 500, 501];
+const CLOSING: [u16; 8] = [400, 413, 414, 495, 496, 497, 500, 501];
 
 /// Works out the response: afterwards `r.response` is complete and filtered.
 pub async fn answer(r: &mut Request, client: &mut dyn Client) {
@@ -293,7 +293,7 @@ fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
         BodyLength::Length(length) => length,
         BodyLength::None | BodyLength::Chunked => 0,
     };
-    if limit > 0 && length > limit && !r.subrequest && r.body.is_unread() {
+    if limit > 0 && length > limit && !r.showing_error_page && !r.subrequest && r.body.is_unread() {
         r.log_error(
             Severity::Error,
             format_args!("client intended to send too large body: {length} bytes"),
@@ -337,7 +337,10 @@ fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
         if let Some(error_page) = matching {
             match show(plan, r, &error_page) {
                 Shown::Elsewhere(entry) => return Some(entry),
-                Shown::Cycle => r.error_status = 500,
+                Shown::Cycle => {
+                    r.error_status = 500;
+                    r.keep_alive = false;
+                }
                 Shown::Complete => return None,
             }
         }

@@ -47,7 +47,6 @@ fn title(status: u16) -> Option<&'static str> {
         415 => "415 Unsupported Media Type",
         416 => "416 Requested Range Not Satisfiable",
         421 => "421 Misdirected Request",
-        425 => "425 Too Early",
         429 => "429 Too Many Requests",
         494 => "400 Request Header Or Cookie Too Large",
         495 => "400 The SSL certificate error",
@@ -91,11 +90,11 @@ pub fn server_name(r: &Request) -> Bytes {
 /// Makes `r.response` the built-in answer for a status. Fields that are in its list stay there.
 pub fn respond(r: &mut Request, error: u16) {
     let page = page(r, error);
+    if matches!(r.error_status, 494..=497) {
+        r.error_status = 400;
+    }
     let response = &mut r.response;
-    response.status = match error {
-        494..=497 if r.error_status == error => 400,
-        _ => r.error_status,
-    };
+    response.status = r.error_status;
     response.remove("ETag");
     response.remove("Accept-Ranges");
     match page {
@@ -157,6 +156,7 @@ pub fn refresh(r: &mut Request, location: &[u8]) {
     let mut out = b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=".to_vec();
     forebay_wire::uri::escape(forebay_wire::uri::Kind::Refresh, location, &mut out);
     out.extend_from_slice(b"\"></head><body></body></html>\r\n");
+    r.error_status = 200;
     r.respond(200, Bytes::from_static(b"text/html"), out.into());
     r.response.location = None;
 }

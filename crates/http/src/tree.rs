@@ -106,12 +106,8 @@ fn search(plan: &Plan, tree: &Tree, r: &Request) -> Match {
         regexes_count = !prefix.noregex;
         match search(plan, &plan.location(prefix.id).tree, r) {
             Match::Final(id) => return Match::Final(id),
-            Match::Prefix(Some(inner)) => {
-                found = Some(inner);
-                if let Kind::Prefix { noregex: true } = plan.location(inner).kind {
-                    regexes_count = false;
-                }
-            }
+            // `^~` of the inner one spares it the regular expressions beside it, not those out here.
+            Match::Prefix(Some(inner)) => found = Some(inner),
             Match::Prefix(None) => {}
         }
     }

@@ -117,7 +117,6 @@ impl Reject {
                 | Reject::Invalid09Method
                 | Reject::UriTooLong
                 | Reject::InvalidTargetHost
-                | Reject::Connect
         )
     }
 }

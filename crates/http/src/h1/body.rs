@@ -1,7 +1,10 @@
 //! Reads request bodies from an HTTP/1 connection: by length or chunked, never a byte too many
 //! (RFC 9112 §6).
 
-use std::task::{Context, Poll, ready};
+use std::{
+    future::poll_fn,
+    task::{Context, Poll, ready},
+};
 
 use bytes::Bytes;
 use forebay_rt::{pool, timer::Timer, transport::Transport};
@@ -53,6 +56,12 @@ impl BodyReader {
     /// Whether the client still waits for `100 Continue` before it sends anything.
     pub fn awaits_continue(&self) -> bool {
         self.expects_continue && self.wire_bytes == 0 && self.ahead.is_empty() && !self.finished()
+    }
+
+    /// Throws away what has come of the body already.
+    pub fn discard_ahead(&mut self) -> Result<(), BodyError> {
+        while self.next_piece()?.is_some() {}
+        Ok(())
     }
 
     /// Takes what it can from `ahead`; `None`: more bytes are needed.
@@ -133,6 +142,11 @@ impl<T: Transport> H1Client<'_, T> {
             self.interim = &self.interim[written.map_err(|_| BodyError::Gone)?..];
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Sends `100 Continue` for a body that will be thrown away.
+    pub async fn send_continue(&mut self) -> Result<(), BodyError> {
+        poll_fn(|cx| self.poll_interim(cx)).await
     }
 
     /// Fills `ahead`. For a body of known length, with no more than belongs to it.

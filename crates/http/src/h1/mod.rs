@@ -8,6 +8,7 @@
 
 mod body;
 mod close;
+mod complain;
 mod head;
 mod send;
 mod serve;

@@ -17,7 +17,7 @@ use forebay_wire::{
 
 use super::{
     body::{BodyReader, H1Client},
-    close,
+    close, complain,
     head::{self, Framing},
     send::{self, SendError},
 };
@@ -61,7 +61,11 @@ pub async fn serve<T: Transport>(
             Some(buf) => buf,
             None => match wait(&mut io, &timer, waits_for(&connection)).await {
                 Arrived::Bytes(buf) => buf,
-                Arrived::Closed | Arrived::TimedOut => return,
+                Arrived::Closed => {
+                    complain::gone_idle(&worker.plan(), &connection, &listening.addr);
+                    return;
+                }
+                Arrived::Shed | Arrived::TimedOut => return,
             },
         };
         match Pooled::new(active(&mut io, &timer, &connection, &listening, buf)).await {
@@ -116,7 +120,12 @@ async fn active<T: Transport>(
                     Arrived::TimedOut if keepalive_ms > patience => {
                         break Some(keepalive_ms - patience);
                     }
-                    Arrived::Closed | Arrived::TimedOut => break None,
+                    Arrived::Closed => {
+                        let plan = connection.worker.plan();
+                        complain::gone_idle(&plan, connection, &listening.addr);
+                        break None;
+                    }
+                    Arrived::Shed | Arrived::TimedOut => break None,
                 }
             }
         }
@@ -132,8 +141,10 @@ async fn active<T: Transport>(
 /// What came of waiting for a request.
 enum Arrived {
     Bytes(Vec<u8>),
-    /// The client left, or the connection was shed.
+    /// The client left.
     Closed,
+    /// It was told to make room.
+    Shed,
     TimedOut,
 }
 
@@ -154,7 +165,7 @@ async fn wait<T: Transport>(io: &mut T, timer: &Timer, idle: Idle) -> Arrived {
             Poll::Pending => pool::recycle(buf),
         }
         let shed = timer.is_shed();
-        let ended = if shed { Arrived::Closed } else { Arrived::TimedOut };
+        let ended = if shed { Arrived::Shed } else { Arrived::TimedOut };
         timer.poll_expired(cx).map(|()| ended)
     })
     .await;
@@ -212,14 +223,18 @@ async fn exchange<T: Transport>(
         Ok(consumed) => {
             let ahead = r.split_input(consumed);
             let verdict = prepare(&mut r, &plan, names);
+            complain::skipped_lines(&r);
             converse(io, timer, &plan, &mut r, ahead, verdict).await
         }
         Err(HeadError::Rejected(reject)) => {
             converse(io, timer, &plan, &mut r, Vec::new(), Err(reject)).await
         }
-        Err(HeadError::Gone) => unanswered(&plan, &mut r, 400),
+        Err(HeadError::Gone) => {
+            complain::gone(&mut r);
+            unanswered(&plan, &mut r, 400)
+        }
         Err(HeadError::TimedOut) => {
-            log_timeout(&r, "reading client request headers");
+            complain::head_timed_out(&mut r);
             if default_resets(&plan, &r) {
                 io.reset_on_close();
             }
@@ -253,13 +268,22 @@ async fn converse<T: Transport>(
     };
     let mut body = BodyReader::new(framing.body, ahead, framing.expect_continue);
     let mut client = H1Client { io: &mut *io, timer, body: &mut body, interim: b"", armed: false };
-    match verdict {
-        Ok(()) => engine::answer(r, &mut client).await,
-        Err(reject) => {
-            r.keep_alive = false;
-            log_reject(r, reject);
-            engine::reject(r, &mut client, reject.status()).await;
+    let mut verdict = verdict;
+    if verdict.is_ok() {
+        engine::answer(r, &mut client).await;
+        // What has come of a body that nobody read must be one, or the next request is anything.
+        if !client.body.broken() && client.body.discard_ahead().is_err() {
+            verdict = Err(Reject::InvalidChunked);
         }
+    }
+    if let Err(reject) = verdict {
+        r.keep_alive = false;
+        if r.version() == Version::Http09 && reject != Reject::Invalid09Method {
+            // Which version it would have been is not known: the answer has a head.
+            r.input_mut().head.version = Version::Http10;
+        }
+        complain::reject(r, reject);
+        engine::reject(r, &mut client, reject.status()).await;
     }
     let next = respond(io, timer, plan, r, &mut body, verdict.is_err()).await;
     r.bytes_read += body.wire_bytes;
@@ -346,14 +370,6 @@ fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
     Ok(())
 }
 
-fn log_reject(r: &Request, reject: Reject) {
-    let doing = match reject.in_request_line() {
-        true => "while reading client request line",
-        false => "while reading client request headers",
-    };
-    r.log_error(Severity::Info, format_args!("{} {doing}", reject.reason()));
-}
-
 fn default_resets(plan: &Plan, r: &Request) -> bool {
     plan.location(r.location).core.reset_timedout_connection
 }
@@ -367,13 +383,6 @@ fn unanswered(plan: &Plan, r: &mut Request, status: u16) -> Next {
         log(plan, r);
     }
     Next::Close
-}
-
-fn log_timeout(r: &Request, doing: &str) {
-    r.log_error(
-        Severity::Info,
-        format_args!("client timed out (110: Connection timed out) while {doing}"),
-    );
 }
 
 fn log(plan: &Plan, r: &Request) {
@@ -399,17 +408,21 @@ async fn respond<T: Transport>(
         return Next::Close;
     }
     let core = &plan.location(r.location).core;
+    if body.awaits_continue() && r.error_status == 0 {
+        // nginx asks for a body even to throw it away, so that the connection can be kept.
+        let mut client =
+            H1Client { io: &mut *io, timer, body: &mut *body, interim: b"", armed: false };
+        if client.send_continue().await.is_err() {
+            return Next::Close;
+        }
+    }
     if body.broken() || body.awaits_continue() {
         // Whether a body still follows cannot be known: RFC 9110 §10.1.1.
         r.keep_alive = false;
     }
     let framing = frame(plan, r);
     let mut out = pool::buffer();
-    if r.version() == Version::Http09 {
-        if framing.bodiless {
-            return Next::Close;
-        }
-    } else {
+    if r.version() > Version::Http09 {
         head::write(plan, r, framing, &mut out);
     }
     let sent = send::send(io, timer, r, framing, out).await;
@@ -439,7 +452,7 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
             format_args!("client prematurely closed connection while sending response to client"),
         ),
         SendError::TimedOut => {
-            log_timeout(r, "sending response to client");
+            complain::timed_out(r, "sending response to client");
             if default_resets(plan, r) {
                 io.reset_on_close();
             }
@@ -456,9 +469,10 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
 fn frame(plan: &Plan, r: &mut Request) -> Framing {
     let core = &plan.location(r.location).core;
     let status = r.response.status;
-    let bodiless = r.method == Method::Head
-        || r.response.header_only
-        || matches!(status, 100..=199 | 204 | 304);
+    let bodiless = r.version() != Version::Http09
+        && (r.method == Method::Head
+            || r.response.header_only
+            || matches!(status, 100..=199 | 204 | 304));
     if status == 204 {
         // ngx_http_header_filter. A 304 keeps what it has: a back end may tell the length.
         r.response.content_length = None;

@@ -7,9 +7,6 @@
 /// phrase for, see [`write_status_line`].
 pub fn status_line(status: u16) -> &'static [u8] {
     match status {
-        100 => b"HTTP/1.1 100 Continue\r\n",
-        101 => b"HTTP/1.1 101 Switching Protocols\r\n",
-        103 => b"HTTP/1.1 103 Early Hints\r\n",
         200 => b"HTTP/1.1 200 OK\r\n",
         201 => b"HTTP/1.1 201 Created\r\n",
         202 => b"HTTP/1.1 202 Accepted\r\n",

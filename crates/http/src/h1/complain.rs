@@ -1,0 +1,156 @@
+//! What the error log says, at level info, of clients that break the rules of HTTP/1, in nginx's words.
+
+use std::fmt;
+
+use forebay_session::log::Severity;
+use forebay_wire::{
+    Reject, Span,
+    h1::{Field, FieldId},
+};
+
+use crate::{
+    error_log::Lossy,
+    plan::Plan,
+    request::{Connection, Request},
+};
+
+/// Tells why a head was refused. What stands after the fault was not read by nginx and is not told.
+pub fn reject(r: &mut Request, reject: Reject) {
+    if reject.in_request_line() {
+        r.input_mut().head.headers.clear();
+    }
+    let doing = match reject.in_request_line() {
+        true => "reading client request line",
+        false => "reading client request headers",
+    };
+    let detail = Detail { r, reject };
+    r.log_error(Severity::Info, format_args!("{}{detail} while {doing}", reject.reason()));
+}
+
+/// Tells of the header lines that were passed over (`ignore_invalid_headers`).
+pub fn skipped_lines(r: &Request) {
+    for line in &r.input.head.skipped {
+        let line = Lossy(r.input.text(*line));
+        r.log_error(
+            Severity::Info,
+            format_args!(
+                "client sent invalid header line: \"{line}\" while reading client request headers"
+            ),
+        );
+    }
+}
+
+/// Tells that a head took too long.
+pub fn head_timed_out(r: &mut Request) {
+    let input = r.input_mut();
+    if input.head.request_line.is_empty() {
+        input.head.request_line = Span::new(0, line_end(&input.buf));
+    }
+    timed_out(r, "reading client request headers");
+}
+
+/// As much of a request line as came is what logs show.
+fn line_end(buf: &[u8]) -> usize {
+    buf.iter().position(|b| matches!(b, b'\r' | b'\n')).unwrap_or(buf.len())
+}
+
+/// Tells that nothing came for too long.
+pub fn timed_out(r: &Request, doing: &str) {
+    r.log_error(
+        Severity::Info,
+        format_args!("client timed out (110: Connection timed out) while {doing}"),
+    );
+}
+
+/// Tells that the client went away within a head.
+pub fn gone(r: &mut Request) {
+    let input = r.input_mut();
+    let in_line = input.head.request_line.is_empty();
+    if in_line {
+        input.head.request_line = Span::new(0, line_end(&input.buf));
+    }
+    let part = if in_line { "line" } else { "headers" };
+    r.log_error(
+        Severity::Info,
+        format_args!("client prematurely closed connection while reading client request {part}"),
+    );
+}
+
+/// Tells that the client went away before it asked for anything, or between two requests.
+pub fn gone_idle(plan: &Plan, connection: &Connection, listening: &dyn fmt::Display) {
+    let log = &plan.location(Default::default()).error_log;
+    let client = &connection.remote;
+    let number = Some(connection.number);
+    if connection.requests.get() > 0 {
+        log.write(
+            Severity::Info,
+            number,
+            format_args!("client {client} closed keepalive connection"),
+        );
+        return;
+    }
+    log.write(
+        Severity::Info,
+        number,
+        format_args!(
+            "client closed connection while waiting for request, client: {client}, server: {listening}"
+        ),
+    );
+}
+
+/// The line that is at fault, where nginx shows it.
+struct Detail<'a> {
+    r: &'a Request,
+    reject: Reject,
+}
+
+impl Detail<'_> {
+    fn text(&self, span: Span) -> Lossy<'_> {
+        Lossy(self.r.input.text(span))
+    }
+
+    fn line(&self, field: &Field) -> Lossy<'_> {
+        self.text(Span { start: field.name.start, end: field.value.end })
+    }
+
+    fn of(&self, id: FieldId) -> Option<&Field> {
+        self.r.input.head.headers.iter().find(|field| field.id == id)
+    }
+}
+
+impl fmt::Display for Detail<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = &self.r.input.head;
+        match self.reject {
+            Reject::HeaderTooLong => match head.refused {
+                Some(start) => write!(f, ": \"{}...\"", self.text(start)),
+                None => Ok(()),
+            },
+            Reject::InvalidHeader => match head.refused {
+                Some(start) => {
+                    let byte = self.r.input.buf.get(start.end as usize).unwrap_or(&0);
+                    write!(f, ": \"{}\\x{byte:02x}...\"", self.text(start))
+                }
+                None => Ok(()),
+            },
+            Reject::DuplicateHeader | Reject::DuplicateHost => {
+                let host = self.reject == Reject::DuplicateHost;
+                let is_it =
+                    |field: &Field| field.id.is_unique() && host == (field.id == FieldId::Host);
+                let pairs = head.headers.iter().enumerate().filter(|(_, field)| is_it(field));
+                for (i, field) in pairs {
+                    if let Some(before) = head.headers[..i].iter().find(|b| b.id == field.id) {
+                        let (line, before) = (self.line(field), self.line(before));
+                        return write!(f, ": \"{line}\", previous value: \"{before}\"");
+                    }
+                }
+                Ok(())
+            }
+            Reject::UnknownTransferEncoding => match self.of(FieldId::TransferEncoding) {
+                Some(field) => write!(f, ": \"{}\"", self.text(field.value)),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+}
