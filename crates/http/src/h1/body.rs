@@ -53,6 +53,11 @@ impl BodyReader {
         matches!(self.left, Left::Broken(_))
     }
 
+    /// Whether the client asked for `100 Continue` and has not got it, whatever it sent already.
+    pub fn expects_continue(&self) -> bool {
+        self.expects_continue
+    }
+
     /// Whether the client still waits for `100 Continue` before it sends anything.
     pub fn awaits_continue(&self) -> bool {
         self.expects_continue && self.wire_bytes == 0 && self.ahead.is_empty() && !self.finished()
@@ -132,7 +137,7 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 impl<T: Transport> H1Client<'_, T> {
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        if self.body.awaits_continue() {
+        if self.body.expects_continue {
             self.body.expects_continue = false;
             self.interim = CONTINUE;
         }
@@ -176,6 +181,7 @@ impl<T: Transport> Client for H1Client<'_, T> {
         timeout_ms: u64,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, BodyError>> {
+        ready!(self.poll_interim(cx))?;
         loop {
             if let Some(piece) = self.body.next_piece()? {
                 self.body.handed_out += piece.len() as u64;
@@ -194,7 +200,6 @@ impl<T: Transport> Client for H1Client<'_, T> {
                 self.armed = true;
                 self.timer.arm(timeout_ms);
             }
-            ready!(self.poll_interim(cx))?;
             match self.poll_fill(cx) {
                 Poll::Ready(result) => {
                     result?;

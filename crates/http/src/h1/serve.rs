@@ -408,7 +408,7 @@ async fn respond<T: Transport>(
         return Next::Close;
     }
     let core = &plan.location(r.location).core;
-    if body.awaits_continue() && r.error_status == 0 {
+    if body.expects_continue() && r.error_status == 0 {
         // nginx asks for a body even to throw it away, so that the connection can be kept.
         let mut client =
             H1Client { io: &mut *io, timer, body: &mut *body, interim: b"", armed: false };
