@@ -178,6 +178,7 @@ fn compile(
         zones: std::mem::take(&mut cx.zones),
         prefix: prefix(cx.loader),
         file_caches,
+        thread_pools: std::mem::take(cx.shared::<Vec<core::PoolUse>>()),
     })
 }
 

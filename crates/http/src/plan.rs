@@ -57,6 +57,8 @@ pub struct Plan {
     pub prefix: Box<[u8]>,
     /// `types_hash…`, caches and other things that every worker thread sets up for itself.
     pub file_caches: Vec<core::FileCacheConf>,
+    /// The thread pools that it names.
+    pub thread_pools: Vec<core::PoolUse>,
 }
 
 impl Plan {

@@ -18,7 +18,7 @@ pub fn send(control: Control, request: &Request, log: &Log) -> i32 {
     let Loaded { settings, sources, diags } = load(request, &mut Direct);
     log.report(&diags, &sources, false);
     let Some(settings) = settings else { return 1 };
-    if let Err(error) = settings.check() {
+    if let Err(error) = settings.check(&sources) {
         log.emerg(error);
         return 1;
     }

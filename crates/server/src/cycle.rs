@@ -58,7 +58,7 @@ impl Cycle {
         log.report(&diags, &sources, purpose == Purpose::Test);
         let settings = settings?;
         loaded(&sources);
-        settings.check().map_err(|error| log.emerg(error)).ok()?;
+        settings.check(&sources).map_err(|error| log.emerg(error)).ok()?;
         make_temp_dirs(&settings, log)?;
         let logs = open_logs(&settings, log)?;
         let Settings { core, site, error_log } = settings;

@@ -92,8 +92,18 @@ fn load_settings(
 }
 
 impl Settings {
-    /// What nginx finds wrong only when all is read (ngx_event_module's init_conf).
-    pub fn check(&self) -> Result<(), Error> {
+    /// What nginx finds wrong only when all is read (ngx_event_module's init_conf,
+    /// ngx_thread_pool_init_conf).
+    pub fn check(&self, sources: &Sources) -> Result<(), Error> {
+        let plan = self.site.plan();
+        let known = |name: &str| {
+            name == "default" || self.core.thread_pools.iter().any(|pool| pool.name == name)
+        };
+        if let Some(pool) = plan.thread_pools.iter().find(|pool| !known(&pool.name)) {
+            let (name, file, line) = (&pool.name, sources.path(pool.span.file), pool.span.line);
+            let text = format!("unknown thread pool \"{name}\" in {}:{line}", file.display());
+            return Err(Error::global(text));
+        }
         match self.core.events {
             Some(_) => Ok(()),
             None => Err(Error::global("no \"events\" section in configuration")),

@@ -11,7 +11,8 @@ use forebay_session::{regex::Regex, var::Template};
 
 use super::{
     Aio, Alias, BodyInFile, Conf, ErrorPage, FileCacheConf, IfModifiedSince, KeepaliveDisable,
-    Lingering, Listen, Root, Satisfy, ServerName, ServerTokens, SizeValue, Symlinks, TempPath,
+    Lingering, Listen, PoolUse, Root, Satisfy, ServerName, ServerTokens, SizeValue, Symlinks,
+    TempPath,
 };
 use crate::{
     module::{ANY, ANY_IF, Cx, Directive, INNER, SERVERS, open, set},
@@ -767,7 +768,7 @@ fn no_meaning(node: &Node, cx: &mut Cx<'_, '_>, why: &str) -> Done {
     Ok(())
 }
 
-fn aio(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Done {
+fn aio(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     if c.aio.is_some() {
         return Err(value::duplicate(n));
     }
@@ -776,7 +777,10 @@ fn aio(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Done {
         "on" | "threads" => Aio::Threads("default".into()),
         "off" => Aio::Off,
         other => match other.strip_prefix("threads=") {
-            Some(pool) if !pool.is_empty() => Aio::Threads(pool.into()),
+            Some(pool) if !pool.is_empty() => {
+                cx.shared::<Vec<PoolUse>>().push(PoolUse { name: pool.into(), span: n.span });
+                Aio::Threads(pool.into())
+            }
             _ => return Err(value::invalid_value(&n.args[0])),
         },
     });

@@ -58,6 +58,15 @@ pub enum Aio {
     Threads(Box<str>),
 }
 
+/// A thread pool that `aio` names; whether there is one is known when all is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolUse {
+    /// Its name.
+    pub name: Box<str>,
+    /// Where it is named.
+    pub span: forebay_conf::Span,
+}
+
 /// `client_body_in_file_only`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyInFile {
