@@ -5,7 +5,7 @@
 
 use std::{
     io::{self, IoSlice},
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -49,6 +49,11 @@ pub trait Transport: 'static {
 
     /// Whether files go out without passing through the process.
     fn sends_files(&self) -> bool;
+
+    /// The number of the socket, for questions about it ([`crate::tcp_info`]).
+    fn socket(&self) -> Option<RawFd> {
+        None
+    }
 }
 
 /// What TCP and unix streams have in common for [`Socket`].
@@ -159,5 +164,9 @@ impl<S: Stream> Transport for Socket<S> {
 
     fn sends_files(&self) -> bool {
         true
+    }
+
+    fn socket(&self) -> Option<RawFd> {
+        Some(self.0.as_fd().as_raw_fd())
     }
 }
