@@ -269,6 +269,7 @@ fn start<T: Transport>(
     let open = Open(thread.clone());
     let connection = Connection {
         number: worker.next_connection(),
+        socket: io.socket(),
         remote,
         local,
         requests: Cell::new(0),

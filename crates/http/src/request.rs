@@ -9,6 +9,7 @@ use std::{
     cell::{Cell, OnceCell, RefCell},
     fmt,
     net::{IpAddr, SocketAddr},
+    os::fd::RawFd,
     rc::Rc,
     sync::Arc,
 };
@@ -73,6 +74,8 @@ impl fmt::Display for Peer {
 pub struct Connection {
     /// The serial number (`$connection`).
     pub number: u64,
+    /// The socket, which is open as long as requests of it run (`$tcpinfo_rtt`).
+    pub socket: Option<RawFd>,
     /// The client.
     pub remote: Peer,
     /// Our end.
@@ -283,7 +286,7 @@ impl Request {
         uri.clear();
         args.clear();
         response.clear();
-        store.reset(plan.registry.len());
+        store.reset();
         compressed.set((0, 0));
         Request {
             location: plan.server(server).location,
@@ -389,14 +392,6 @@ impl Request {
         self.input.text(self.input.head.uri)
     }
 
-    /// The MIME type that `types` and `default_type` give to the extension of the path
-    /// (`ngx_http_set_content_type`).
-    pub fn mime_type(&self) -> Bytes {
-        let core = &self.location().core;
-        let found = extension(&self.uri).and_then(|extension| core.types.find(extension));
-        found.unwrap_or(&core.default_type).clone()
-    }
-
     /// Answers with a body that is in memory.
     pub fn respond(&mut self, status: u16, content_type: Bytes, body: Bytes) {
         let response = &mut self.response;
@@ -424,13 +419,6 @@ impl Request {
     }
 }
 
-/// What follows the last dot of a path's last segment (`ngx_http_set_exten`); a dot that begins the
-/// segment does not count.
-fn extension(uri: &[u8]) -> Option<&[u8]> {
-    let at = memchr::memrchr2(b'.', b'/', uri).filter(|at| *at > 1)?;
-    (uri[at] == b'.' && uri[at - 1] != b'/').then(|| &uri[at + 1..])
-}
-
 impl Scope for Request {
     fn registry(&self) -> &Registry<Self> {
         &self.plan.registry
@@ -442,27 +430,5 @@ impl Scope for Request {
 
     fn cycle(&self, name: &str) {
         self.log_error(Severity::Error, format_args!("cycle while evaluating variable \"{name}\""));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_extension_is_of_the_last_segment() {
-        let cases: [(&str, Option<&str>); 8] = [
-            ("/a.html", Some("html")),
-            ("/a.tar.gz", Some("gz")),
-            ("/a.", Some("")),
-            ("/a.b/c", None),
-            ("/.html", None),
-            ("/a/.html", None),
-            ("/", None),
-            ("", None),
-        ];
-        for (uri, expected) in cases {
-            assert_eq!(extension(uri.as_bytes()), expected.map(str::as_bytes), "{uri}");
-        }
     }
 }

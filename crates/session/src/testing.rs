@@ -52,7 +52,7 @@ impl Text {
 
     /// The value of a template for a new text; what was kept for the last one is forgotten.
     pub fn value(&mut self, template: &Template, text: &str) -> String {
-        self.store.reset(self.registry.len());
+        self.store.reset();
         self.text = text.as_bytes().to_vec();
         String::from_utf8(template.value(self)).unwrap()
     }

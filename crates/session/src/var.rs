@@ -223,7 +223,7 @@ impl<S: Scope> Registry<S> {
         self.by_name.get(&*name.to_ascii_lowercase()).copied()
     }
 
-    /// How many variables there are: the size of a [`Store`].
+    /// How many variables there are.
     pub fn len(&self) -> usize {
         self.defs.len()
     }
@@ -377,12 +377,11 @@ impl Captures {
 }
 
 impl Store {
-    /// Makes it ready for a new scope of a configuration with that many variables.
-    pub fn reset(&mut self, variables: usize) {
+    /// Makes it ready for a new scope. Room for values is made when there are some.
+    pub fn reset(&mut self) {
         let values = self.inner.get_mut();
         values.bytes.clear();
         values.slots.clear();
-        values.slots.resize(variables, Slot::Unset);
         self.captures.get_mut().clear();
         // A handler that panicked may have left it.
         self.depth.set(0);

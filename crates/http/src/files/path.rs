@@ -23,7 +23,12 @@ pub struct Outside;
 /// DIFFERS: nginx joins the alias and the rest of the URI and opens whatever comes out, so that
 /// `location /img { alias /data/img/; }` gives away `/data/x` as `/img../x`. Here a URI never leads
 /// above its root or alias, and never stands for less than its whole (NUL): the answer is 404.
+///
+/// An `alias` has no path for a URI that was rewritten since the location was chosen.
 pub fn map_path(r: &Request, out: &mut Vec<u8>) -> Result<(), Outside> {
+    if r.rewritten_in_place && r.location().core.root.alias.is_some() {
+        return Err(Outside);
+    }
     map_name(r, rest_of_uri(r), out)
 }
 

@@ -6,7 +6,10 @@ use std::{
     sync::OnceLock,
 };
 
-use forebay_rt::clock;
+use forebay_rt::{
+    clock,
+    tcp_info::{TcpInfo, tcp_info},
+};
 use forebay_session::var::Registry;
 
 use super::{put, put_number, put_seconds};
@@ -36,6 +39,10 @@ pub(super) fn register(registry: &mut Registry<Request>) {
     registry.builtin("remote_port", |r, out| put_port(out, r.remote().port()));
     registry.builtin("server_addr", |r, out| put_ip(out, &r.connection.local));
     registry.builtin("server_port", |r, out| put_port(out, r.connection.local.port()));
+    registry.builtin("tcpinfo_rtt", |r, out| tcp(r, out, |tcp| tcp.rtt));
+    registry.builtin("tcpinfo_rttvar", |r, out| tcp(r, out, |tcp| tcp.rtt_variance));
+    registry.builtin("tcpinfo_snd_cwnd", |r, out| tcp(r, out, |tcp| tcp.send_window));
+    registry.builtin("tcpinfo_rcv_space", |r, out| tcp(r, out, |tcp| tcp.receive_space));
     registry.builtin("proxy_protocol_addr", |r, out| proxied_ip(r, out, |(source, _)| source));
     registry.builtin("proxy_protocol_port", |r, out| proxied_port(r, out, |(source, _)| source));
     registry.builtin("proxy_protocol_server_addr", |r, out| proxied_ip(r, out, |(_, dest)| dest));
@@ -43,6 +50,11 @@ pub(super) fn register(registry: &mut Registry<Request>) {
     registry.prefixed("proxy_protocol_tlv_", |r, name, out| {
         write_tlv(&r.connection.proxied.tlvs, name, out)
     });
+}
+
+fn tcp(r: &Request, out: &mut Vec<u8>, number: fn(TcpInfo) -> u32) -> bool {
+    let info = r.connection.socket.and_then(tcp_info);
+    info.is_some_and(|info| put_number(out, number(info).into()))
 }
 
 /// The host's name in lower case, asked for once, as nginx does at start.

@@ -91,9 +91,12 @@ fn sent_location(r: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// What was set; what the location says only once the body is on its way, as
+/// `ngx_http_write_filter` looks at it then.
 fn limit_rate(r: &Request, out: &mut Vec<u8>) -> bool {
     let rate = match (r.limit_rate, &r.location().core.limit_rate) {
         (Some(rate), _) => rate,
+        (None, _) if r.head_sent == 0 => 0,
         (None, SizeValue::Fixed(rate)) => *rate,
         (None, SizeValue::Computed(rate)) => value::size(&rate.value(r)).unwrap_or(0),
     };

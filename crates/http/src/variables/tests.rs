@@ -65,6 +65,7 @@ fn the_connection_is_told() {
             ("connection", Some("1")),
             ("connection_requests", Some("1")),
             ("nginx_version", Some(crate::special::NGINX_VERSION)),
+            ("tcpinfo_rtt", None),
             ("proxy_protocol_addr", None),
             ("proxy_protocol_server_port", None),
         ],
@@ -190,6 +191,8 @@ fn a_user_is_told_only_from_whole_credentials() {
 fn limit_rate_can_be_set_and_nonsense_cannot() {
     let mut r = mentioning(&["limit_rate"], "limit_rate 4k;", "GET / HTTP/1.1\r\n\r\n");
     let id = r.plan.registry.find("limit_rate").unwrap();
+    assert_eq!(value(&r, "limit_rate").as_deref(), Some("0"));
+    r.head_sent = 1;
     assert_eq!(value(&r, "limit_rate").as_deref(), Some("4096"));
     var::assign(&mut r, id, b"1k");
     assert_eq!(value(&r, "limit_rate").as_deref(), Some("1024"));

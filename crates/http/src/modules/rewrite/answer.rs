@@ -6,7 +6,7 @@ use bytes::Bytes;
 use forebay_conf::{Arg, Error, Node, value};
 use forebay_session::var::Template;
 
-use crate::{handler::Flow, module::Cx, request::Request};
+use crate::{files, handler::Flow, module::Cx, request::Request};
 
 /// A `return`.
 pub(super) struct Return {
@@ -57,8 +57,11 @@ impl Return {
             r.response.location = Some(body);
             return Flow::Deny(self.status);
         }
-        let content_type = r.mime_type();
-        r.respond(self.status, content_type, body);
+        r.respond(self.status, files::content_type(r), body);
+        if r.response.content_type.as_ref().is_some_and(Bytes::is_empty) {
+            // `default_type ""` means none.
+            r.response.content_type = None;
+        }
         Flow::Done
     }
 }

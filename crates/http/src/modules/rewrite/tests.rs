@@ -69,6 +69,8 @@ fn the_type_of_a_text_is_that_of_the_extension() {
     for (target, expected) in [("/x.html", "text/html"), ("/x", "a/b"), ("/x.html/y", "a/b")] {
         assert_eq!(run(server, target).response.content_type.unwrap(), expected, "{target}");
     }
+    let server = "default_type \"\"; return 200 x;";
+    assert_eq!(run(server, "/").response.content_type, None);
 }
 
 #[test]
@@ -174,9 +176,9 @@ fn conditions_hold_as_in_nginx() {
 
 #[test]
 fn an_if_switches_the_settings_of_its_location() {
-    let server = "location / { limit_rate 1; if ($arg_b) { limit_rate 2; } \
-                  if ($arg_c) { set $x c; } return 200 $limit_rate; }";
-    check(server, &[("/", "200 1"), ("/?b=1", "200 2"), ("/?b=1&c=1", "200 1")]);
+    let server = "location / { root /1; if ($arg_b) { root /2; } \
+                  if ($arg_c) { set $x c; } return 200 $document_root; }";
+    check(server, &[("/", "200 /1"), ("/?b=1", "200 /2"), ("/?b=1&c=1", "200 /1")]);
 }
 
 #[test]
