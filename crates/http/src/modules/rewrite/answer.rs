@@ -43,6 +43,8 @@ impl Return {
 
     /// Answers (`ngx_http_script_return_code`, `ngx_http_send_response`).
     pub(super) fn give<'a>(&self, r: &mut Request) -> Flow<'a> {
+        // Before the text: it may tell the `$status`.
+        r.response.status = self.status;
         let body = match &self.text {
             None if self.status >= 400 => return Flow::Deny(self.status),
             None => Bytes::new(),

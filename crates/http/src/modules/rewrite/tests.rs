@@ -42,6 +42,7 @@ fn return_answers_with_text_redirect_or_page() {
         ("return 200 \"\";", "200 "),
         ("return 200;", "200 "),
         ("return 200 $uri-$arg_a;", "200 /x-1"),
+        ("return 201 $status;", "201 201"),
         ("return 204;", "204 "),
         ("return 404;", "404"),
         ("return 404 \"\";", "404"),
