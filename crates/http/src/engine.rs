@@ -70,8 +70,12 @@ pub async fn reject(r: &mut Request, client: &mut dyn Client, status: u16) {
     r.location = plan.server(r.server).location;
     if let Some(entry) = deny(&plan, r, status) {
         match walk(&plan, r, client, entry).await {
-            End::Done => drop(filter(&plan, r)),
-            End::Deny(status) => drop(deny(&plan, r, status)),
+            End::Done => {
+                let _ = filter(&plan, r);
+            }
+            End::Deny(status) => {
+                let _ = deny(&plan, r, status);
+            }
             // A page that leads elsewhere again is not worth a broken request.
             End::Again(_) => page(&plan, r, status),
         }
@@ -357,7 +361,7 @@ fn page(plan: &Plan, r: &mut Request, status: u16) {
         special::respond(r, status);
     }
     // Filters may not turn one error into another: a page is not asked for by range or validator.
-    drop(filter(plan, r));
+    let _ = filter(plan, r);
 }
 
 enum Shown {

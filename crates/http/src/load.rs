@@ -193,11 +193,8 @@ fn tree(levels: &[Confs], id: LocId, cx: &mut Cx<'_, '_>) -> Tree {
         let own = &core_of(levels, child).own;
         match own.kind {
             Kind::Exact | Kind::Prefix { .. } => {
-                if !tree.add(own.kind, &own.name, child) {
-                    let name = String::from_utf8_lossy(&own.name);
-                    let text = format!("duplicate location \"{name}\"");
-                    cx.loader.diags.push(Error::emerg(own.span, text));
-                }
+                let added = tree.add(own.kind, &own.name, child);
+                cx.loader.diags.take(added.then_some(()).ok_or_else(|| duplicate_location(own)));
             }
             Kind::Regex => {
                 let regex = own.regex.clone().expect("regex locations have one");
@@ -213,15 +210,18 @@ fn tree(levels: &[Confs], id: LocId, cx: &mut Cx<'_, '_>) -> Tree {
     tree
 }
 
+fn duplicate_location(own: &core::Own) -> Error {
+    let name = String::from_utf8_lossy(&own.name);
+    Error::emerg(own.span, format!("duplicate location \"{name}\""))
+}
+
 fn server(levels: &[Confs], level: LocId, locations: &[Location], cx: &mut Cx<'_, '_>) -> Server {
     let own = &core_of(levels, level).own;
     let mut named = HashMap::new();
     for &child in &own.locations {
         let inner = &core_of(levels, child).own;
         if inner.kind == Kind::Named && named.insert(inner.name[..].into(), child).is_some() {
-            let name = String::from_utf8_lossy(&inner.name);
-            let text = format!("duplicate location \"{name}\"");
-            cx.loader.diags.push(Error::emerg(inner.span, text));
+            cx.loader.diags.push(duplicate_location(inner));
         }
     }
     let settings = ServerSettings::new(&locations[level.index()].core);

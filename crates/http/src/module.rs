@@ -32,14 +32,19 @@ pub struct Directive<C: 'static> {
     pub action: Action<C>,
 }
 
+/// A setter of a directive.
+pub type Set<C> = fn(&mut C, &Node, &mut Cx<'_, '_>) -> Result<(), Error>;
+/// An opener of a level: the contexts inside it, and the module's own settings there.
+pub type Open<C> = fn(&mut C, &Node, &mut Cx<'_, '_>, LocId) -> Result<(Contexts, C), Error>;
+
 /// What a directive does.
 pub enum Action<C: 'static> {
     /// Sets something; a block's content (`types`, `map`) is the setter's to read.
-    Set(fn(&mut C, &Node, &mut Cx<'_, '_>) -> Result<(), Error>),
+    Set(Set<C>),
     /// Opens a block with a level of its own (`server`, `location`, `if`), which has the given
     /// number; the loader goes on inside it, in the contexts returned.
     /// The module's own settings at that level come back with the contexts.
-    Open(fn(&mut C, &Node, &mut Cx<'_, '_>, LocId) -> Result<(Contexts, C), Error>),
+    Open(Open<C>),
 }
 
 /// `http`, `server`, `location`.
@@ -59,7 +64,7 @@ pub const fn set<C>(
     contexts: Contexts,
     arity: Arity,
     doc: &'static str,
-    action: fn(&mut C, &Node, &mut Cx<'_, '_>) -> Result<(), Error>,
+    action: Set<C>,
 ) -> Directive<C> {
     let spec = Spec { name, syntax, default, contexts, arity, doc };
     Directive { spec, action: Action::Set(action) }
@@ -73,7 +78,7 @@ pub const fn open<C>(
     contexts: Contexts,
     arity: Arity,
     doc: &'static str,
-    action: fn(&mut C, &Node, &mut Cx<'_, '_>, LocId) -> Result<(Contexts, C), Error>,
+    action: Open<C>,
 ) -> Directive<C> {
     let spec = Spec { name, syntax, default, contexts, arity, doc };
     Directive { spec, action: Action::Open(action) }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use forebay_session::{regex::Regex, var::VarId};
+use forebay_session::regex::{Groups, Regex};
 
 use crate::{core::ServerName, plan::ServerId};
 
@@ -19,7 +19,7 @@ pub struct Names {
     suffixes: HashMap<Box<[u8]>, ServerId>,
     /// `www.example.*` by `www.example.`.
     prefixes: HashMap<Box<[u8]>, ServerId>,
-    regexes: Vec<(Regex, Vec<(usize, VarId)>, ServerId)>,
+    regexes: Vec<(Regex, Groups, ServerId)>,
 }
 
 /// A server, and the regular expression by which it was found.
@@ -27,7 +27,7 @@ pub struct Found<'a> {
     /// The server.
     pub server: ServerId,
     /// To be run again for its captures.
-    pub regex: Option<(&'a Regex, &'a [(usize, VarId)])>,
+    pub regex: Option<(&'a Regex, &'a Groups)>,
 }
 
 impl Names {

@@ -5,7 +5,10 @@
 use std::{
     collections::{BTreeSet, HashMap},
     net::SocketAddr,
+    ops::Deref,
     path::PathBuf,
+    rc::Rc,
+    sync::Arc,
 };
 
 use forebay_rt::listen::{Addr, Options};
@@ -70,6 +73,27 @@ impl Plan {
     /// A server.
     pub fn server(&self, id: ServerId) -> &Server {
         &self.servers[id.0 as usize]
+    }
+}
+
+/// The plan as one thread holds it: requests count their references here, and not on a counter that
+/// all cores fight for.
+#[derive(Clone)]
+pub struct PlanHandle(Rc<Held>);
+
+struct Held(Arc<Plan>);
+
+impl From<Arc<Plan>> for PlanHandle {
+    fn from(plan: Arc<Plan>) -> PlanHandle {
+        PlanHandle(Rc::new(Held(plan)))
+    }
+}
+
+impl Deref for PlanHandle {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.0.0
     }
 }
 

@@ -11,7 +11,6 @@ use std::{
     net::{IpAddr, SocketAddr},
     os::fd::RawFd,
     rc::Rc,
-    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -28,7 +27,7 @@ use forebay_wire::{
 use crate::{
     body_in::RequestBody,
     limits::Verdict,
-    plan::{LocId, Location, Plan, Server, ServerId},
+    plan::{LocId, Location, PlanHandle, Server, ServerId},
     proxied::Proxied,
     response::Response,
     worker::Worker,
@@ -143,7 +142,7 @@ impl Input {
 /// A request, or a subrequest.
 pub struct Request {
     /// The configuration that it runs under, to its end.
-    pub plan: Rc<Arc<Plan>>,
+    pub plan: PlanHandle,
     /// The connection that it came on.
     pub connection: Rc<Connection>,
     /// What was sent.
@@ -277,7 +276,7 @@ const MAX_CYCLES: u8 = 11;
 impl Request {
     /// A request that begins, to be completed by the protocol that it came by.
     pub fn new(
-        plan: Rc<Arc<Plan>>,
+        plan: PlanHandle,
         connection: Rc<Connection>,
         server: ServerId,
         parts: Parts,

@@ -107,7 +107,7 @@ pub fn request_of(plan: Arc<Plan>, head: &str) -> Request {
     let input = parts.input();
     input.buf = head.as_bytes().to_vec();
     input.head = parse(head);
-    let mut r = Request::new(Rc::new(plan), connection, ServerId::default(), parts);
+    let mut r = Request::new(plan.into(), connection, ServerId::default(), parts);
     let uri = r.unparsed_uri().to_vec();
     let (path, args) = match uri.iter().position(|b| *b == b'?') {
         Some(at) => (&uri[..at], &uri[at + 1..]),

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use forebay_session::{regex::Regex, var::VarId};
+use forebay_session::regex::{Groups, Regex};
 
 use crate::{
     plan::{Kind, LocId, Plan},
@@ -18,7 +18,7 @@ pub struct Tree {
     /// Prefixes in byte order.
     prefixes: Vec<Prefix>,
     /// Regular expressions in the order of the file.
-    regexes: Vec<(Regex, Vec<(usize, VarId)>, LocId)>,
+    regexes: Vec<(Regex, Groups, LocId)>,
 }
 
 struct Prefix {
@@ -44,7 +44,7 @@ impl Tree {
     }
 
     /// Adds a regular expression, after those there are.
-    pub fn add_regex(&mut self, regex: Regex, groups: Vec<(usize, VarId)>, id: LocId) {
+    pub fn add_regex(&mut self, regex: Regex, groups: Groups, id: LocId) {
         self.regexes.push((regex, groups, id));
     }
 

@@ -2,7 +2,6 @@
 
 use std::{
     cell::{Cell, RefCell},
-    rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -11,7 +10,10 @@ use std::{
 
 use forebay_rt::listen::Addr;
 
-use crate::{files::FileCaches, plan::Plan};
+use crate::{
+    files::FileCaches,
+    plan::{Plan, PlanHandle},
+};
 
 /// Numbers of one thread, read by all (`stub_status`). Each is written by its own thread only, so
 /// they cost a plain store.
@@ -86,7 +88,7 @@ pub struct Worker {
     /// What all threads share.
     pub shared: Arc<Shared>,
     /// The configuration for requests that begin now.
-    plan: RefCell<Rc<Arc<Plan>>>,
+    plan: RefCell<PlanHandle>,
     /// Open files.
     pub files: FileCaches,
     /// Whether idle connections close and no new request begins.
@@ -99,21 +101,21 @@ impl Worker {
         Worker {
             index,
             shared,
-            plan: RefCell::new(Rc::new(plan)),
+            plan: RefCell::new(plan.into()),
             files: FileCaches::default(),
             quitting: Cell::new(false),
         }
     }
 
     /// The configuration for a request that begins now.
-    pub fn plan(&self) -> Rc<Arc<Plan>> {
+    pub fn plan(&self) -> PlanHandle {
         self.plan.borrow().clone()
     }
 
     /// Requests that begin from now on run under this one.
     pub fn swap(&self, plan: Arc<Plan>) {
         self.files.retain(&plan.file_caches);
-        let old = self.plan.replace(Rc::new(plan));
+        let old = self.plan.replace(plan.into());
         old.logs.retire();
     }
 

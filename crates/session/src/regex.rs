@@ -15,6 +15,9 @@ use crate::var::{Captures, Registry, Scope, VarId};
 /// times that).
 const BACKTRACK_LIMIT: usize = 1_000_000;
 
+/// Named groups and the variables that they set.
+pub type Groups = Vec<(usize, VarId)>;
+
 /// A compiled pattern. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Regex {
@@ -70,11 +73,7 @@ impl Regex {
     }
 
     /// Declares the variables that the named groups set: `(group, variable)`.
-    pub fn bind<S: Scope>(
-        &self,
-        registry: &mut Registry<S>,
-        span: Span,
-    ) -> Result<Vec<(usize, VarId)>, Error> {
+    pub fn bind<S: Scope>(&self, registry: &mut Registry<S>, span: Span) -> Result<Groups, Error> {
         self.names.iter().map(|(n, name)| Ok((*n, registry.stored(name, span)?))).collect()
     }
 

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use forebay_conf::{Arg, Error};
 use forebay_session::{
-    regex::Regex,
-    var::{Registry, VarId},
+    regex::{Groups, Regex},
+    var::Registry,
 };
 
 use crate::request::Request;
@@ -20,7 +20,7 @@ pub enum ServerName {
     /// `www.example.*`: the part before the `*`, with its dot.
     Prefix(Box<[u8]>),
     /// `~^www\d+\.example\.com$`, with the variables that its named groups set.
-    Regex(Regex, Vec<(usize, VarId)>),
+    Regex(Regex, Groups),
 }
 
 impl ServerName {
