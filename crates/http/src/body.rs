@@ -10,12 +10,15 @@ use std::{
     collections::VecDeque,
     fmt,
     rc::Rc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 
-use crate::files::OpenFile;
+use crate::{
+    files::{self, OpenFile},
+    subrequest::Subrequest,
+};
 
 /// A part of an open file: bytes `start..end`.
 #[derive(Clone)]
@@ -48,6 +51,9 @@ pub enum Chunk {
     File(FileSlice),
     /// What came before must reach the client now, even if more could be coalesced.
     Flush,
+    /// What a subrequest answers, in this place. Filters of this body pass it on as it is; the
+    /// postpone filter behind them puts the answer's own chunks there.
+    Nested(Box<Subrequest>),
 }
 
 impl Chunk {
@@ -56,7 +62,7 @@ impl Chunk {
         match self {
             Chunk::Bytes(bytes) => bytes.len() as u64,
             Chunk::File(slice) => slice.len(),
-            Chunk::Flush => 0,
+            Chunk::Flush | Chunk::Nested(_) => 0,
         }
     }
 
@@ -75,6 +81,67 @@ pub enum Fault {
     Upstream,
     /// A filter could not go on (a compressor, a decompressor).
     Filter,
+}
+
+/// A piece of a body for a filter that looks at every byte.
+pub enum Piece {
+    /// Bytes, from memory or read from a file.
+    Bytes(Bytes),
+    /// As [`Chunk::Flush`].
+    Flush,
+    /// As [`Chunk::Nested`].
+    Nested(Box<Subrequest>),
+}
+
+/// Reads a body for such a filter: what is in files comes in buffers.
+pub struct Reader {
+    body: Body,
+    file: Option<FileSlice>,
+    files: files::Reader,
+    buffer_bytes: usize,
+}
+
+impl Reader {
+    /// Of that body; `buffer_bytes`: how much of a file is read at a time (`output_buffers`).
+    pub fn new(body: Body, buffer_bytes: usize) -> Reader {
+        let buffer_bytes = buffer_bytes.max(4096);
+        Reader { body, file: None, files: files::Reader::default(), buffer_bytes }
+    }
+
+    /// The next piece; `None` at the end.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, Fault>>> {
+        loop {
+            if let Some(slice) = &mut self.file {
+                let bytes = match slice.in_memory() {
+                    Some(bytes) => bytes,
+                    None => {
+                        let want = slice.len().min(self.buffer_bytes as u64) as usize;
+                        let read = ready!(self.files.poll_read(slice, want, cx));
+                        let Some(bytes) = read.ok().filter(|bytes| !bytes.is_empty()) else {
+                            return Poll::Ready(Some(Err(Fault::File)));
+                        };
+                        bytes
+                    }
+                };
+                slice.start += bytes.len() as u64;
+                if slice.is_empty() {
+                    self.file = None;
+                }
+                return Poll::Ready(Some(Ok(Piece::Bytes(bytes))));
+            }
+            return Poll::Ready(match ready!(self.body.poll_next(cx)) {
+                Some(Ok(Chunk::File(slice))) => {
+                    self.file = Some(slice).filter(|slice| !slice.is_empty());
+                    continue;
+                }
+                Some(Ok(Chunk::Bytes(bytes))) => Some(Ok(Piece::Bytes(bytes))),
+                Some(Ok(Chunk::Flush)) => Some(Ok(Piece::Flush)),
+                Some(Ok(Chunk::Nested(child))) => Some(Ok(Piece::Nested(child))),
+                Some(Err(fault)) => Some(Err(fault)),
+                None => None,
+            });
+        }
+    }
 }
 
 /// Produces a body, chunk by chunk. `None` ends it.

@@ -82,11 +82,10 @@ pub async fn reject(r: &mut Request, client: &mut dyn Client, status: u16) {
     }
 }
 
-/// Runs a subrequest to its response. Its body is to be pulled by whoever asked.
+/// Runs a subrequest ([`Request::subrequest`]) to its response. Its body is to be pulled by whoever
+/// asked.
 pub fn subrequest<'a>(r: &'a mut Request) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
     Box::pin(async move {
-        r.subrequest = true;
-        r.internal = true;
         answer(r, &mut Nobody).await;
         let location = r.plan.location(r.location);
         if location.core.log_subrequest {
@@ -336,7 +335,7 @@ fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
     let core = &plan.location(r.location).core;
     // nginx's `r->error_page`: an error within an error page shows the built-in one.
     let may_redirect = !r.showing_error_page || core.recursive_error_pages;
-    if may_redirect && !r.subrequest && r.cycles_left > 0 {
+    if may_redirect && r.cycles_left > 0 {
         let matching = core.error_pages.iter().find(|page| page.codes.contains(&status)).cloned();
         if let Some(error_page) = matching {
             match show(plan, r, &error_page) {

@@ -18,6 +18,7 @@ mod h1;
 pub mod handler;
 pub mod limits;
 pub mod load;
+pub mod mime;
 pub mod module;
 pub mod modules;
 pub mod names;
@@ -26,6 +27,7 @@ mod proxied;
 pub mod request;
 pub mod response;
 pub mod special;
+pub mod subrequest;
 #[cfg(test)]
 mod testing;
 mod tree;

@@ -166,6 +166,8 @@ pub struct Builder<'b, 'l, 'f> {
     /// The level being built: its number, name, and core settings are there already.
     pub location: &'b mut Location,
     pub(crate) levels: &'b [Confs],
+    /// Whether a filter so far puts subrequests into bodies.
+    pub(crate) nests: bool,
 }
 
 impl Builder<'_, '_, '_> {
@@ -212,6 +214,11 @@ impl Builder<'_, '_, '_> {
     /// Adds a response filter; filters run in module order.
     pub fn filter(&mut self, filter: impl Filter + 'static) {
         self.location.filters.push(Box::new(filter));
+    }
+
+    /// Says that the body may hold subrequests ([`crate::body::Chunk::Nested`]).
+    pub fn nests(&mut self) {
+        self.nests = true;
     }
 
     /// Adds a log writer.

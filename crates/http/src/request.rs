@@ -171,6 +171,8 @@ pub struct Request {
     pub subrequest: bool,
     /// How many internal redirects and location changes are left (nginx: 10).
     pub cycles_left: u8,
+    /// How many subrequests may still be nested in each other from here on (nginx: 50).
+    pub subrequests_left: u8,
     /// The status of the error that an `error_page` is being shown for; 0: none.
     pub error_status: u16,
     /// Whether an error page is being served: an error in it shows the built-in one.
@@ -272,6 +274,8 @@ impl Parts {
 
 /// nginx: ten changes of the URI, and the eleventh is the error.
 const MAX_CYCLES: u8 = 11;
+/// `NGX_HTTP_MAX_SUBREQUESTS`, counted as nginx counts.
+const MAX_SUBREQUESTS: u8 = 51;
 
 impl Request {
     /// A request that begins, to be completed by the protocol that it came by.
@@ -302,6 +306,7 @@ impl Request {
             add_uri_to_alias: false,
             subrequest: false,
             cycles_left: MAX_CYCLES,
+            subrequests_left: MAX_SUBREQUESTS,
             error_status: 0,
             showing_error_page: false,
             body: RequestBody::Unread,
@@ -318,8 +323,8 @@ impl Request {
         }
     }
 
-    /// A subrequest of this one: the same client, head and variables, another target.
-    pub fn child(&self, uri: &[u8], args: &[u8]) -> Request {
+    /// What [`Request::subrequest`] begins with.
+    pub(crate) fn child(&self, uri: &[u8], args: &[u8]) -> Request {
         let (input, main) = (self.input.clone(), self.main.clone());
         let parts = Parts { input, main, ..Parts::default() };
         let mut child =
@@ -328,7 +333,8 @@ impl Request {
         child.uri.extend_from_slice(uri);
         child.args.extend_from_slice(args);
         child.method = Method::Get;
-        child.cycles_left = self.cycles_left.saturating_sub(1);
+        child.subrequest = true;
+        child.internal = true;
         child
     }
 

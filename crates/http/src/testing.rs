@@ -171,6 +171,30 @@ pub fn fields(r: &Request) -> String {
     r.response.fields.iter().map(line).collect()
 }
 
+/// Runs the filters of the request's level over its response.
+pub fn filter(r: &mut Request) {
+    let plan = r.plan.clone();
+    for filter in &plan.location(r.location).filters {
+        assert_eq!(filter.filter(r), crate::handler::Filtered::Continue);
+    }
+}
+
+/// The whole body of a response as text.
+pub fn text(r: &mut Request) -> String {
+    String::from_utf8(drain(&mut r.response.body).expect("a whole body")).expect("text")
+}
+
+/// A response of type `text/html` to `GET /` under the inside of a `server` block, whose body comes
+/// in these pieces, filtered.
+pub fn filtered(conf: &str, pieces: &[&[u8]]) -> Request {
+    let mut r = request(conf, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    r.respond(200, "text/html".into(), Bytes::from(pieces.concat()));
+    let chunks = pieces.iter().map(|piece| Chunk::Bytes(Bytes::copy_from_slice(piece)));
+    r.response.body = Body::Chunks(chunks.collect());
+    filter(&mut r);
+    r
+}
+
 /// Pulls a body that never has to wait for anything but its turn, to its end.
 pub fn drain(body: &mut Body) -> Result<Vec<u8>, Fault> {
     let mut cx = Context::from_waker(Waker::noop());
@@ -184,6 +208,9 @@ pub fn drain(body: &mut Body) -> Result<Vec<u8>, Fault> {
             Poll::Ready(Some(Ok(Chunk::Flush))) | Poll::Pending => {}
             Poll::Ready(Some(Err(fault))) => return Err(fault),
             Poll::Ready(None) => return Ok(out),
+            Poll::Ready(Some(Ok(Chunk::Nested(child)))) => {
+                out.extend_from_slice(&drain(&mut Body::Stream(child))?);
+            }
         }
     }
 }

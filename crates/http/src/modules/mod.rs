@@ -5,7 +5,9 @@ use std::marker::PhantomData;
 use crate::module::{AnyModule, Entry, Module};
 
 mod access;
+mod addition;
 mod autoindex;
+mod charset;
 pub mod gzip;
 mod gzip_static;
 mod headers;
@@ -15,10 +17,12 @@ mod limit_req;
 mod log;
 mod map;
 mod not_modified;
+mod postpone;
 mod range;
 mod rewrite;
 mod static_files;
 mod stub_status;
+mod sub;
 mod try_files;
 
 fn entry<M: Module>() -> Box<dyn AnyModule> {
@@ -46,6 +50,11 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         // Filters, in the order of the response.
         entry::<not_modified::NotModified>(),
         entry::<headers::Headers>(),
+        entry::<addition::Addition>(),
+        entry::<sub::Sub>(),
+        entry::<charset::Charset>(),
+        // Here bodies that hold other bodies become one.
+        entry::<postpone::Postpone>(),
         entry::<gzip::Gzip>(),
         // Must be the last filter: it cuts the body that is sent.
         entry::<range::Range>(),

@@ -234,7 +234,7 @@ fn part(chunk: &Chunk, from: u64, to: u64) -> Option<Chunk> {
             start: slice.start + from,
             end: slice.start + to,
         })),
-        Chunk::Flush => None,
+        Chunk::Flush | Chunk::Nested(_) => None,
     }
 }
 

@@ -13,10 +13,7 @@ use std::{
 use bytes::{Buf, Bytes};
 use flate2::{Compress, Compression, FlushCompress, Status};
 
-use crate::{
-    body::{Body, Chunk, Fault, FileSlice, Source},
-    files,
-};
+use crate::body::{Body, Chunk, Fault, Piece, Reader, Source};
 
 /// How to compress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,12 +127,9 @@ pub fn whole(settings: Settings, input: &[u8], sizes: &Sizes) -> Result<Bytes, F
 /// Compresses a body as it comes.
 pub struct Stream {
     encoder: Encoder,
-    body: Body,
+    body: Reader,
     /// What was read and is not compressed yet.
     input: Bytes,
-    /// What is left of a file to read.
-    file: Option<FileSlice>,
-    reader: files::Reader,
     next: Next,
     /// How much was compressed in this turn.
     spent: usize,
@@ -158,10 +152,8 @@ impl Stream {
     pub fn new(settings: Settings, body: Body, sizes: Sizes) -> Stream {
         Stream {
             encoder: Encoder::new(settings),
-            body,
+            body: Reader::new(body, STEP),
             input: Bytes::new(),
-            file: None,
-            reader: files::Reader::default(),
             next: Next::More,
             spent: 0,
             sizes,
@@ -170,28 +162,12 @@ impl Stream {
 
     /// Finds out what is to be compressed next.
     fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        if let Some(slice) = &mut self.file {
-            let want = slice.len().min(STEP as u64) as usize;
-            let read = ready!(self.reader.poll_read(slice, want, cx));
-            let Some(bytes) = read.ok().filter(|bytes| !bytes.is_empty()) else {
-                return Poll::Ready(Err(Fault::File));
-            };
-            slice.start += bytes.len() as u64;
-            if slice.is_empty() {
-                self.file = None;
-            }
-            self.input = bytes;
-            return Poll::Ready(Ok(()));
-        }
         match ready!(self.body.poll_next(cx)).transpose()? {
             None => self.next = Next::Finish,
-            Some(Chunk::Flush) => self.next = Next::Flush,
-            Some(Chunk::Bytes(bytes)) => self.input = bytes,
-            Some(Chunk::File(slice)) => match slice.in_memory() {
-                Some(bytes) => self.input = bytes,
-                None if slice.is_empty() => {}
-                None => self.file = Some(slice),
-            },
+            Some(Piece::Flush) => self.next = Next::Flush,
+            Some(Piece::Bytes(bytes)) => self.input = bytes,
+            // The postpone filter leaves none.
+            Some(Piece::Nested(_)) => return Poll::Ready(Err(Fault::Filter)),
         }
         Poll::Ready(Ok(()))
     }

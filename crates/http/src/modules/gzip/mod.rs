@@ -8,8 +8,6 @@
 mod accept;
 mod encode;
 
-use std::{collections::HashSet, sync::Arc};
-
 use bytes::Bytes;
 use forebay_conf::{
     Arity, Error, Node,
@@ -24,6 +22,7 @@ use self::accept::proxied;
 use crate::{
     body::Body,
     handler::{Filter, Filtered},
+    mime::Types,
     module::{self, ANY, ANY_IF, Builder, Cx, Directive, Module, set},
     request::Request,
 };
@@ -55,29 +54,6 @@ impl module::Conf for Conf {
         crate::inherit!(self, parent;
             on, buffers, types, level, window_bits, hash, postpone, no_buffer, min_length,
             vary, http_version, proxied, disable, disable_msie6);
-    }
-}
-
-/// `gzip_types`.
-#[derive(Clone)]
-enum Types {
-    Any,
-    /// In lower case.
-    These(Arc<HashSet<Box<[u8]>>>),
-}
-
-impl Types {
-    fn default_ones() -> Types {
-        Types::These(Arc::new(HashSet::from([b"text/html"[..].into()])))
-    }
-
-    fn has(&self, content_type: Option<&Bytes>) -> bool {
-        let Types::These(set) = self else { return true };
-        let Some(name) = content_type else { return false };
-        if name.iter().any(u8::is_ascii_uppercase) {
-            return set.contains(&name.to_ascii_lowercase()[..]);
-        }
-        set.contains(&name[..])
     }
 }
 
@@ -202,7 +178,7 @@ impl Module for Gzip {
             ANY,
             Arity::SOME,
             "Which types are compressed beside text/html.",
-            types,
+            |c, n, cx| Types::set(&mut c.types, n, cx),
         ),
         set(
             "gzip_vary",
@@ -244,7 +220,7 @@ impl Module for Gzip {
         if conf.on == Some(true) {
             b.filter(GzipFilter {
                 accept: Accept::of(conf),
-                types: conf.types.clone().unwrap_or_else(Types::default_ones),
+                types: conf.types.clone().unwrap_or_else(Types::html),
                 min_length: conf.min_length.unwrap_or(20),
                 settings: encode::Settings {
                     level: conf.level.unwrap_or(1),
@@ -283,22 +259,6 @@ fn disable(conf: &mut Conf, node: &Node, _cx: &mut Cx<'_, '_>) -> Result<(), Err
         }
         let regex = Regex::compile(&arg.value, true, arg.span)?;
         conf.disable.get_or_insert_default().push(regex);
-    }
-    Ok(())
-}
-
-/// `ngx_http_types_slot`.
-fn types(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
-    let types = conf.types.get_or_insert_with(Types::default_ones);
-    for arg in &node.args {
-        if arg.is("*") {
-            *types = Types::Any;
-        }
-        let Types::These(set) = types else { return Ok(()) };
-        let name = arg.value.to_ascii_lowercase().into_boxed_slice();
-        if !Arc::make_mut(set).insert(name) {
-            cx.loader.warn(arg.span, format!("duplicate MIME type \"{}\"", arg.lossy()));
-        }
     }
     Ok(())
 }
