@@ -14,6 +14,7 @@ pub mod credentials;
 mod engine;
 mod error_log;
 pub mod files;
+pub mod forwarded;
 mod h1;
 pub mod handler;
 pub mod limits;

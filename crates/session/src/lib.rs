@@ -5,11 +5,13 @@
 #![forbid(unsafe_code)]
 
 pub mod addr;
+pub mod geo;
 pub mod keyed;
 pub mod limit_conn;
 pub mod log;
 pub mod map;
 pub mod regex;
+pub mod split_clients;
 #[cfg(test)]
 mod testing;
 pub mod var;

@@ -8,6 +8,7 @@ mod access;
 mod addition;
 mod autoindex;
 mod charset;
+mod geo;
 pub mod gzip;
 mod gzip_static;
 mod headers;
@@ -19,7 +20,9 @@ mod map;
 mod not_modified;
 mod postpone;
 mod range;
+mod realip;
 mod rewrite;
+mod split_clients;
 mod static_files;
 mod stub_status;
 mod sub;
@@ -35,7 +38,11 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<crate::core::Core>(),
         entry::<map::Map>(),
         entry::<rewrite::Rewriting>(),
+        // Variables.
+        entry::<geo::Geo>(),
+        entry::<split_clients::SplitClients>(),
         // Preaccess.
+        entry::<realip::RealIp>(),
         entry::<limit_req::LimitReq>(),
         entry::<limit_conn::LimitConn>(),
         // Access.
