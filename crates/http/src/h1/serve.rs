@@ -271,6 +271,8 @@ async fn converse<T: Transport>(
     let mut verdict = verdict;
     if verdict.is_ok() {
         engine::answer(r, &mut client).await;
+        // As in nginx, a body that is only thrown away does not count as `$request_length`.
+        r.bytes_read += client.body.wire_bytes;
         // What has come of a body that nobody read must be one, or the next request is anything.
         if !client.body.broken() && client.body.discard_ahead().is_err() {
             verdict = Err(Reject::InvalidChunked);
@@ -286,7 +288,6 @@ async fn converse<T: Transport>(
         engine::reject(r, &mut client, reject.status()).await;
     }
     let next = respond(io, timer, plan, r, &mut body, verdict.is_err()).await;
-    r.bytes_read += body.wire_bytes;
     log(plan, r);
     next
 }

@@ -321,7 +321,10 @@ impl Entry {
                     && syslog.trouble().is_news()
                 {
                     let error = Errno(&error);
-                    r.log_error(Severity::Warn, format_args!("send() to syslog failed ({error})"));
+                    r.log_error(
+                        Severity::Warn,
+                        format_args!("send() to syslog failed ({error}) while logging request"),
+                    );
                 }
             }
         }

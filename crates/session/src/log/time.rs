@@ -45,6 +45,17 @@ pub fn write_iso8601(wall_ms: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&texts(wall_ms / 1000).iso8601);
 }
 
+/// Appends `$time_iso8601_ms`: milliseconds stand before the zone.
+pub fn write_iso8601_ms(wall_ms: u64, out: &mut Vec<u8>) {
+    let iso8601 = texts(wall_ms / 1000).iso8601;
+    let (seconds, zone) = iso8601.split_at("2026-11-21T09:00:00".len());
+    let mut fraction = *b".000";
+    put(&mut fraction[1..], (wall_ms % 1000) as u32);
+    for part in [seconds, &fraction, zone] {
+        out.extend_from_slice(part);
+    }
+}
+
 /// Appends the time of an error log line.
 pub fn write_error(wall_ms: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&texts(wall_ms / 1000).error);
@@ -164,6 +175,15 @@ mod tests {
         t.offset_minutes = -210;
         assert_eq!(local(&t), *b"21/Nov/2026:09:05:07 -0330");
         assert_eq!(iso8601(&t), *b"2026-11-21T09:05:07-03:30");
+    }
+
+    #[test]
+    fn milliseconds_stand_before_the_zone() {
+        let (mut whole, mut with_ms) = (Vec::new(), Vec::new());
+        write_iso8601(1_700_000_000_000, &mut whole);
+        write_iso8601_ms(1_700_000_000_042, &mut with_ms);
+        assert_eq!(with_ms.split_off(19)[..4], *b".042");
+        assert_eq!(with_ms, whole[..19]);
     }
 
     #[test]

@@ -104,7 +104,9 @@ impl LogPath {
                 let root = String::from_utf8_lossy(&path);
                 r.log_error(
                     Severity::Error,
-                    format_args!("testing \"{root}\" existence failed ({failed})"),
+                    format_args!(
+                        "testing \"{root}\" existence failed ({failed}) while logging request"
+                    ),
                 );
             }
         }
@@ -122,7 +124,8 @@ impl LogPath {
             Ok(file) => file,
             Err(failed) => {
                 let call = failed.call;
-                let message = format_args!("{call} \"{name}\" failed ({failed})");
+                let message =
+                    format_args!("{call} \"{name}\" failed ({failed}) while logging request");
                 return r.log_error(Severity::Crit, message);
             }
         };
@@ -131,7 +134,10 @@ impl LogPath {
             if self.trouble.is_news() {
                 r.log_error(
                     Severity::Alert,
-                    format_args!("write() to \"{name}\" failed ({})", Errno(&error)),
+                    format_args!(
+                        "write() to \"{name}\" failed ({}) while logging request",
+                        Errno(&error)
+                    ),
                 );
             }
         }
