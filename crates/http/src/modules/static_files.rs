@@ -84,7 +84,7 @@ pub fn refuse<'f>(r: &Request, path: &[u8]) -> Flow<'f> {
         // `ngx_http_map_uri_to_path`: what of the path to replace, nobody can tell.
         let name = String::from_utf8_lossy(&r.location().name);
         let what = "\"alias\" cannot be used in location";
-        r.log_error(Severity::Error, format_args!("{what} \"{name}\" where URI was rewritten"));
+        r.log_error(Severity::Alert, format_args!("{what} \"{name}\" where URI was rewritten"));
         return Flow::Deny(500);
     }
     let path = String::from_utf8_lossy(path);
