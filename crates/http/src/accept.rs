@@ -267,7 +267,7 @@ fn start<T: Transport>(
     Counters::up(&counters.active);
     thread.open.set(thread.open.get() + 1);
     let open = Open(thread.clone());
-    let connection = Connection {
+    let connection = Rc::new(Connection {
         number: worker.next_connection(),
         socket: io.socket(),
         remote,
@@ -276,26 +276,32 @@ fn start<T: Transport>(
         started_ms: clock::now_ms(),
         proxied: Default::default(),
         worker: worker.clone(),
-    };
-    let listening = listening.clone();
-    spawn_local(async move {
-        let _open = open;
-        serve(io, connection, listening).await;
     });
+    let listening = listening.clone();
+    let plan = worker.plan();
+    let listener = listening.index.get().map(|index| &plan.listeners[index]);
+    // Each is spawned as it is: what wraps a future makes every idle connection larger.
+    if listener.is_some_and(|listener| listener.proxy_protocol) {
+        spawn_local(serve_proxied(open, io, connection, listening));
+    } else {
+        spawn_local(h1::serve(open, io, connection, listening, None));
+    }
 }
 
-async fn serve<T: Transport>(mut io: T, mut connection: Connection, listening: Rc<Listening>) {
+/// Serves a connection that begins with a PROXY header.
+async fn serve_proxied<T: Transport>(
+    open: Open,
+    mut io: T,
+    connection: Rc<Connection>,
+    listening: Rc<Listening>,
+) {
     let plan = connection.worker.plan();
     let Some(index) = listening.index.get() else { return };
-    let listener = &plan.listeners[index];
-    let mut preread = Vec::new();
-    if listener.proxy_protocol {
-        // Boxed: connections without such a header do not carry its state about.
-        let read = Box::pin(proxied::read(&mut io, &plan, listener, &connection)).await;
-        let Some((proxied, rest)) = read else { return };
-        connection.proxied = proxied;
-        preread = rest;
-    }
+    let read = proxied::read(&mut io, &plan, &plan.listeners[index], &connection);
+    let Some((proxied, rest)) = Box::pin(read).await else { return };
     drop(plan);
-    h1::serve(io, Rc::new(connection), listening, preread).await;
+    // Set once, before anybody looks.
+    let _ = connection.proxied.set(Box::new(proxied));
+    let preread = (!rest.is_empty()).then_some(rest);
+    h1::serve(open, io, connection, listening, preread).await;
 }

@@ -84,7 +84,7 @@ pub struct Connection {
     /// When it was accepted, in [`forebay_rt::clock`] milliseconds.
     pub started_ms: u64,
     /// What its PROXY header told.
-    pub proxied: Proxied,
+    pub proxied: OnceCell<Box<Proxied>>,
     /// The thread that serves it.
     pub worker: Rc<Worker>,
 }

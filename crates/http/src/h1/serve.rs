@@ -1,6 +1,12 @@
 //! The life of one HTTP/1 connection.
 
-use std::{cell::RefCell, future::poll_fn, mem, rc::Rc, task::Poll};
+use std::{
+    cell::{Cell, RefCell},
+    future::poll_fn,
+    mem,
+    rc::Rc,
+    task::Poll,
+};
 
 use forebay_rt::{
     clock,
@@ -42,27 +48,25 @@ enum Next {
 }
 
 /// Serves a connection to its end.
-pub async fn serve<T: Transport>(
+///
+/// `first`: what was read already. `_open` lives as long as the connection does.
+pub async fn serve<T: Transport, G>(
+    _open: G,
     mut io: T,
     connection: Rc<Connection>,
     listening: Rc<Listening>,
-    preread: Vec<u8>,
+    mut first: Option<Vec<u8>>,
 ) {
     let timer = Timer::new();
-    let worker = connection.worker.clone();
-    let plan = worker.plan();
-    let Some(index) = listening.index.get() else { return };
-    let listener = &plan.listeners[index];
-    timer.arm(plan.server(listener.names.default).settings.client_header_timeout_ms);
-    drop(plan);
-    let mut first = (!preread.is_empty()).then_some(preread);
+    let Some(timeout_ms) = first_timeout_ms(&connection, &listening) else { return };
+    timer.arm(timeout_ms);
     loop {
         let buf = match first.take() {
             Some(buf) => buf,
             None => match wait(&mut io, &timer, waits_for(&connection)).await {
                 Arrived::Bytes(buf) => buf,
                 Arrived::Closed => {
-                    complain::gone_idle(&worker.plan(), &connection, &listening.addr);
+                    complain::gone_idle(&connection.worker.plan(), &connection, &listening.addr);
                     return;
                 }
                 Arrived::Shed | Arrived::TimedOut => return,
@@ -73,6 +77,13 @@ pub async fn serve<T: Transport>(
             None => return,
         }
     }
+}
+
+/// How long a client may take for the head of its first request, counted from its connecting.
+fn first_timeout_ms(connection: &Connection, listening: &Listening) -> Option<u64> {
+    let plan = connection.worker.plan();
+    let listener = &plan.listeners[listening.index.get()?];
+    Some(plan.server(listener.names.default).settings.client_header_timeout_ms)
 }
 
 /// How long a connection keeps the memory of its last request, should the next one follow soon.
@@ -90,6 +101,9 @@ thread_local! {
 
 /// How many sets of request memory a thread keeps for connections that wake up.
 const KEPT: usize = 64;
+/// How many connections of a thread may stay warm at once. More than that are not all busy, and their
+/// memory would only ever be a high-water mark.
+const MAX_WARM: usize = 128;
 
 /// Serves requests until the connection ends (`None`) or has been idle for a while: how long it may
 /// stay so.
@@ -113,6 +127,7 @@ async fn active<T: Transport>(
             Next::Ready(ahead) => (buf, pipelined) = (ahead, true),
             Next::Wait { .. } if gone => break None,
             Next::Wait { keepalive_ms } => {
+                let Some(_warm) = StaysWarm::begin() else { break Some(keepalive_ms) };
                 let patience = keepalive_ms.min(WARM_MS);
                 timer.arm(patience);
                 match wait(io, timer, Idle::Kept).await {
@@ -136,6 +151,29 @@ async fn active<T: Transport>(
         }
     });
     idle
+}
+
+thread_local! {
+    static STAYING_WARM: Cell<usize> = const { Cell::new(0) };
+}
+
+/// One of the connections that stay warm.
+struct StaysWarm;
+
+impl StaysWarm {
+    fn begin() -> Option<StaysWarm> {
+        let now = STAYING_WARM.get();
+        (now < MAX_WARM).then(|| {
+            STAYING_WARM.set(now + 1);
+            StaysWarm
+        })
+    }
+}
+
+impl Drop for StaysWarm {
+    fn drop(&mut self) {
+        STAYING_WARM.set(STAYING_WARM.get() - 1);
+    }
 }
 
 /// What came of waiting for a request.

@@ -184,7 +184,7 @@ impl Replacer {
                 self.one(addr, value)
             }
             Header::ProxyProtocol => {
-                let (source, _) = r.connection.proxied.addresses?;
+                let (source, _) = r.connection.proxied.get()?.addresses?;
                 let trusted = self.from.iter().any(|cidr| cidr.contains(addr.0));
                 trusted.then_some((Some(source.ip()), Some(source.port())))
             }

@@ -14,7 +14,7 @@ use forebay_session::var::Registry;
 
 use super::{put, put_number, put_seconds};
 use crate::{
-    proxied::write_tlv,
+    proxied::{Proxied, write_tlv},
     request::{Peer, Request},
     special::NGINX_VERSION,
 };
@@ -48,7 +48,7 @@ pub(super) fn register(registry: &mut Registry<Request>) {
     registry.builtin("proxy_protocol_server_addr", |r, out| proxied_ip(r, out, |(_, dest)| dest));
     registry.builtin("proxy_protocol_server_port", |r, out| proxied_port(r, out, |(_, dest)| dest));
     registry.prefixed("proxy_protocol_tlv_", |r, name, out| {
-        write_tlv(&r.connection.proxied.tlvs, name, out)
+        told(r).is_some_and(|told| write_tlv(&told.tlvs, name, out))
     });
 }
 
@@ -79,12 +79,16 @@ fn put_port(out: &mut Vec<u8>, port: u16) -> bool {
 
 type Side = fn((SocketAddr, SocketAddr)) -> SocketAddr;
 
+fn told(r: &Request) -> Option<&Proxied> {
+    r.connection.proxied.get().map(|told| &**told)
+}
+
 fn proxied_ip(r: &Request, out: &mut Vec<u8>, side: Side) -> bool {
-    let Some(addr) = r.connection.proxied.addresses.map(side) else { return false };
+    let Some(addr) = told(r).and_then(|told| told.addresses).map(side) else { return false };
     put_ip(out, &Peer::Inet(addr))
 }
 
 fn proxied_port(r: &Request, out: &mut Vec<u8>, side: Side) -> bool {
-    let Some(addr) = r.connection.proxied.addresses.map(side) else { return false };
+    let Some(addr) = told(r).and_then(|told| told.addresses).map(side) else { return false };
     put_port(out, addr.port())
 }
