@@ -146,7 +146,7 @@ impl Who {
 
 impl Handler for Rules {
     fn handle<'a>(&'a self, r: &'a mut Request, _client: &'a mut dyn Client) -> Flow<'a> {
-        match self.verdict(&r.connection.remote) {
+        match self.verdict(r.remote()) {
             None => Flow::Decline,
             Some(false) => Flow::Allow,
             Some(true) => {
