@@ -1,6 +1,8 @@
 //! User name and password as `Authorization: Basic` carries them (RFC 7617).
 //!
-//! Answers nginx's `ngx_http_auth_basic_user` and `ngx_decode_base64`.
+//! Answers nginx's `ngx_http_auth_basic_user`.
+
+use crate::base64::{self, Alphabet};
 
 /// A user name and a password.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,40 +29,9 @@ pub fn basic(field: Option<&[u8]>) -> Option<Credentials> {
     if !scheme.eq_ignore_ascii_case(b"Basic ") {
         return None;
     }
-    let text = decode_base64(encoded.trim_ascii_start())?;
+    let text = base64::decode(encoded.trim_ascii_start(), Alphabet::Standard)?;
     let colon = memchr::memchr(b':', &text).filter(|at| *at > 0)?;
     Some(Credentials { text, colon })
-}
-
-/// Decodes up to the first `=` (`ngx_decode_base64`); `None` where another byte than those of the
-/// alphabet stands before it, or one is left over.
-fn decode_base64(encoded: &[u8]) -> Option<Vec<u8>> {
-    let end = memchr::memchr(b'=', encoded).unwrap_or(encoded.len());
-    let encoded = &encoded[..end];
-    if encoded.is_empty() || encoded.len() % 4 == 1 {
-        return None;
-    }
-    let mut out = Vec::with_capacity(encoded.len() * 3 / 4);
-    for group in encoded.chunks(4) {
-        let mut bits = 0;
-        for symbol in group {
-            bits = bits << 6 | u32::from(sextet(*symbol)?);
-        }
-        bits <<= 6 * (4 - group.len()) + 8;
-        out.extend_from_slice(&bits.to_be_bytes()[..group.len() - 1]);
-    }
-    Some(out)
-}
-
-fn sextet(symbol: u8) -> Option<u8> {
-    Some(match symbol {
-        b'A'..=b'Z' => symbol - b'A',
-        b'a'..=b'z' => symbol - b'a' + 26,
-        b'0'..=b'9' => symbol - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 use std::{future::Future, pin::Pin};
 
+use forebay_rt::timer;
 use forebay_session::log::Severity;
 use forebay_wire::h1::{BodyLength, Method};
 
@@ -221,14 +222,30 @@ async fn access(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Result
                     refused = Some(status);
                 }
             }
+            Flow::Deny(401) => return Err(unauthorized(plan, r).await),
             other => return Err(settle(other, r)),
         }
     }
-    let Some(status) = refused else { return Ok(()) };
-    if status == 403 {
-        r.log_error(Severity::Error, format_args!("access forbidden by rule"));
+    match refused {
+        None => Ok(()),
+        Some(401) => Err(unauthorized(plan, r).await),
+        Some(status) => {
+            if status == 403 {
+                r.log_error(Severity::Error, format_args!("access forbidden by rule"));
+            }
+            Err(End::Deny(status))
+        }
     }
-    Err(End::Deny(status))
+}
+
+/// 401, after `auth_delay` (`ngx_http_core_auth_delay`), which makes guessing slow.
+async fn unauthorized(plan: &Plan, r: &mut Request) -> End {
+    let delay_ms = plan.location(r.location).core.auth_delay_ms;
+    if delay_ms > 0 {
+        r.log_error(Severity::Info, format_args!("delaying unauthorized request"));
+        timer::sleep(delay_ms).await;
+    }
+    End::Deny(401)
 }
 
 async fn run<'a>(

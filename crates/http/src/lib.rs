@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+mod base64;
 pub mod body;
 pub mod body_in;
 pub mod client;
@@ -23,6 +24,7 @@ pub mod mime;
 pub mod module;
 pub mod modules;
 pub mod names;
+mod password;
 pub mod plan;
 mod proxied;
 pub mod request;

@@ -57,6 +57,15 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         alias,
     ),
     set(
+        "auth_delay",
+        &["time"],
+        "0s",
+        ANY,
+        Arity::ONE,
+        "How long requests without valid credentials wait for their 401.",
+        |c, n, _| value::set_msec(&mut c.auth_delay_ms, n),
+    ),
+    set(
         "chunked_transfer_encoding",
         &["on | off"],
         "on",

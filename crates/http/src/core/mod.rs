@@ -223,6 +223,8 @@ settings! {
     aio: Aio = Aio::Off;
     /// `aio_write`.
     aio_write: bool = false;
+    /// `auth_delay`, milliseconds before a request without valid credentials is answered.
+    auth_delay_ms: u64 = 0;
     /// `chunked_transfer_encoding`.
     chunked_transfer_encoding: bool = true;
     /// `client_body_buffer_size`, bytes.

@@ -6,6 +6,7 @@ use crate::module::{AnyModule, Entry, Module};
 
 mod access;
 mod addition;
+mod auth_basic;
 mod autoindex;
 mod charset;
 mod geo;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<limit_conn::LimitConn>(),
         // Access.
         entry::<access::Access>(),
+        entry::<auth_basic::AuthBasic>(),
         entry::<try_files::TryFiles>(),
         // Content, in the order of asking.
         entry::<index::Index>(),
