@@ -10,6 +10,7 @@ mod base64;
 pub mod body;
 pub mod body_in;
 pub mod client;
+pub mod coding;
 pub mod core;
 pub mod credentials;
 mod engine;

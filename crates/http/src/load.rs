@@ -148,7 +148,14 @@ fn compile(
         let id = LocId(index as u32);
         let mut location = Location::new(id, core_of(levels, id), default_error_log);
         location.tree = tree(levels, id, cx);
-        let mut builder = Builder { cx, location: &mut location, levels, nests: false };
+        let mut builder = Builder {
+            cx,
+            location: &mut location,
+            levels,
+            nests: false,
+            codings: Vec::new(),
+            static_codings: Vec::new(),
+        };
         for module in modules {
             if let Err(error) = module.build(id, &mut builder) {
                 builder.cx.loader.diags.push(error);

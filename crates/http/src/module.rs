@@ -13,6 +13,7 @@ use forebay_conf::{Arity, Contexts, Error, Loader, Node, Spec};
 use forebay_session::{log::LogSet, var::Registry, zone::Zones};
 
 use crate::{
+    coding::{Coding, StaticCoding},
     handler::{Filter, Handler, Logger},
     plan::{LocId, Location},
     request::Request,
@@ -168,6 +169,10 @@ pub struct Builder<'b, 'l, 'f> {
     pub(crate) levels: &'b [Confs],
     /// Whether a filter so far puts subrequests into bodies.
     pub(crate) nests: bool,
+    /// Codings to choose from, until the filter that chooses takes them.
+    pub(crate) codings: Vec<Box<dyn Coding>>,
+    /// Codings of files, until the handler that serves them takes them.
+    pub(crate) static_codings: Vec<StaticCoding>,
 }
 
 impl Builder<'_, '_, '_> {
@@ -219,6 +224,11 @@ impl Builder<'_, '_, '_> {
     /// Says that the body may hold subrequests ([`crate::body::Chunk::Nested`]).
     pub fn nests(&mut self) {
         self.nests = true;
+    }
+
+    /// Adds a coding to choose from, in the order of preference.
+    pub fn coding(&mut self, coding: impl Coding + 'static) {
+        self.codings.push(Box::new(coding));
     }
 
     /// Adds a log writer.

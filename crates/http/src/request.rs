@@ -338,6 +338,28 @@ impl Request {
         child
     }
 
+    /// A copy to log by, and to read variables of, while this one's body is on its way.
+    pub fn twin(&self) -> Request {
+        let mut twin = self.child(&self.uri, &self.args);
+        twin.location = self.location;
+        twin.method = self.method;
+        twin.subrequest = self.subrequest;
+        twin.internal = self.internal;
+        twin.uri_was_escaped = self.uri_was_escaped;
+        twin.subrequests_left = self.subrequests_left;
+        twin.error_status = self.error_status;
+        twin.limit_rate = self.limit_rate;
+        let (from, to) = (&self.response, &mut twin.response);
+        to.status = from.status;
+        to.content_type.clone_from(&from.content_type);
+        to.charset.clone_from(&from.charset);
+        to.content_length = from.content_length;
+        to.last_modified = from.last_modified;
+        to.location.clone_from(&from.location);
+        to.fields.clone_from(&from.fields);
+        twin
+    }
+
     /// Takes it apart for the next one; its buffer goes back to the pool.
     pub fn into_parts(self) -> Parts {
         let Request { mut input, uri, args, mut response, store, compressed, mut main, .. } = self;

@@ -8,8 +8,12 @@ mod access;
 mod addition;
 mod auth_basic;
 mod autoindex;
+mod brotli;
+mod brotli_static;
 mod charset;
+mod coding;
 mod geo;
+mod gunzip;
 pub mod gzip;
 mod gzip_static;
 mod headers;
@@ -24,10 +28,13 @@ mod range;
 mod realip;
 mod rewrite;
 mod split_clients;
+mod static_coding;
 mod static_files;
 mod stub_status;
 mod sub;
 mod try_files;
+mod zstd;
+mod zstd_static;
 
 fn entry<M: Module>() -> Box<dyn AnyModule> {
     Box::new(Entry::<M>(PhantomData))
@@ -53,18 +60,25 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         // Content, in the order of asking.
         entry::<index::Index>(),
         entry::<autoindex::Autoindex>(),
+        entry::<zstd_static::ZstdStatic>(),
+        entry::<brotli_static::BrotliStatic>(),
         entry::<gzip_static::GzipStatic>(),
         entry::<static_files::StaticFiles>(),
         entry::<stub_status::StubStatus>(),
         // Filters, in the order of the response.
         entry::<not_modified::NotModified>(),
         entry::<headers::Headers>(),
+        entry::<gunzip::Gunzip>(),
         entry::<addition::Addition>(),
         entry::<sub::Sub>(),
         entry::<charset::Charset>(),
         // Here bodies that hold other bodies become one.
         entry::<postpone::Postpone>(),
+        // Compression, in the order of preference.
+        entry::<zstd::Zstd>(),
+        entry::<brotli::Brotli>(),
         entry::<gzip::Gzip>(),
+        entry::<coding::Codings>(),
         // Must be the last filter: it cuts the body that is sent.
         entry::<range::Range>(),
         entry::<log::Log>(),

@@ -12,7 +12,7 @@ use forebay_wire::{
 };
 
 use super::Conf;
-use crate::{module::Builder, request::Request};
+use crate::{coding, module::Builder, request::Request};
 
 /// `gzip_http_version`, `gzip_proxied`, `gzip_disable`, `gzip_vary` of one location.
 #[derive(Clone)]
@@ -55,6 +55,11 @@ impl Accept {
             disable: conf.disable.clone().unwrap_or_default(),
             not_for_msie6: conf.disable_msie6.unwrap_or(false),
         }
+    }
+
+    /// How much the client wants it, in thousandths; 0: it may not be compressed.
+    pub fn quality(&self, r: &Request) -> u16 {
+        if self.allows(r) { coding::quality(r, "gzip").max(1) } else { 0 }
     }
 
     /// Whether the response to this request may be compressed.

@@ -4,16 +4,15 @@
 //!
 //! Invariant: no response is looked at here, only bytes.
 
-use std::{
-    cell::{Cell, RefCell},
-    rc::Rc,
-    task::{Context, Poll, ready},
-};
+use std::cell::RefCell;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use flate2::{Compress, Compression, FlushCompress, Status};
 
-use crate::body::{Body, Chunk, Fault, Piece, Reader, Source};
+use crate::{
+    body::{Body, Fault},
+    coding::{Coder, Finish, Progress, STEP, Sizes, Stream},
+};
 
 /// How to compress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +23,6 @@ pub struct Settings {
     pub window_bits: u8,
 }
 
-/// How many bytes are compressed at a time, before other connections get their turn.
-const STEP: usize = 64 << 10;
 /// How many idle compressors a thread keeps, of some 300 kB each.
 const IDLE: usize = 16;
 
@@ -66,7 +63,7 @@ impl Encoder {
 
     /// Compresses some of the input to the end of `out`, which grows as needed; how much of the input,
     /// and whether all that was asked for is done.
-    fn run(
+    fn compress(
         &mut self,
         input: &[u8],
         flush: FlushCompress,
@@ -106,9 +103,6 @@ impl Drop for Encoder {
     }
 }
 
-/// Bytes into and out of a compressor, once it is done (`$gzip_ratio`).
-pub type Sizes = Rc<Cell<(u64, u64)>>;
-
 /// Whether that many bytes are compressed at once, without a stream.
 pub fn is_small(length: usize) -> bool {
     length <= STEP
@@ -118,126 +112,42 @@ pub fn is_small(length: usize) -> bool {
 pub fn whole(settings: Settings, input: &[u8], sizes: &Sizes) -> Result<Bytes, Fault> {
     let mut encoder = Encoder::new(settings);
     let mut out = Vec::with_capacity(input.len() / 2 + 64);
-    let (_, done) = encoder.run(input, FlushCompress::Finish, &mut out)?;
+    let (_, done) = encoder.compress(input, FlushCompress::Finish, &mut out)?;
     debug_assert!(done);
     sizes.set((input.len() as u64, out.len() as u64));
     Ok(out.into())
 }
 
 /// Compresses a body as it comes.
-pub struct Stream {
-    encoder: Encoder,
-    body: Reader,
-    /// What was read and is not compressed yet.
-    input: Bytes,
-    next: Next,
-    /// How much was compressed in this turn.
-    spent: usize,
-    sizes: Sizes,
+pub fn stream(settings: Settings, body: Body, sizes: &Sizes) -> Body {
+    Body::Stream(Box::new(Stream::new(Encoder::new(settings), body, sizes.clone())))
 }
 
-/// What follows the input at hand.
-#[derive(Clone, Copy, PartialEq)]
-enum Next {
-    More,
-    Flush,
-    /// All has been handed out up to a flush, which is to be passed on.
-    Flushed,
-    Finish,
-    Done,
-}
-
-impl Stream {
-    /// Compresses this body.
-    pub fn new(settings: Settings, body: Body, sizes: Sizes) -> Stream {
-        Stream {
-            encoder: Encoder::new(settings),
-            body: Reader::new(body, STEP),
-            input: Bytes::new(),
-            next: Next::More,
-            spent: 0,
-            sizes,
-        }
-    }
-
-    /// Finds out what is to be compressed next.
-    fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        match ready!(self.body.poll_next(cx)).transpose()? {
-            None => self.next = Next::Finish,
-            Some(Piece::Flush) => self.next = Next::Flush,
-            Some(Piece::Bytes(bytes)) => self.input = bytes,
-            // The postpone filter leaves none.
-            Some(Piece::Nested(_)) => return Poll::Ready(Err(Fault::Filter)),
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Compresses what is at hand, as far as a step goes.
-    fn step(&mut self) -> Result<Vec<u8>, Fault> {
-        let mut out = Vec::new();
-        let take = self.input.len().min(STEP);
-        let flush = match self.next {
-            Next::Flush => FlushCompress::Sync,
-            Next::Finish => FlushCompress::Finish,
-            _ => FlushCompress::None,
+impl Coder for Encoder {
+    fn run(&mut self, input: &[u8], finish: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault> {
+        let flush = match finish {
+            Finish::No => FlushCompress::None,
+            Finish::Flush => FlushCompress::Sync,
+            Finish::End => FlushCompress::Finish,
         };
-        let (used, done) = self.encoder.run(&self.input[..take], flush, &mut out)?;
-        self.input.advance(used);
-        self.spent += used;
-        self.next = match self.next {
-            Next::Flush => Next::Flushed,
-            Next::Finish if done => {
-                let state = self.encoder.state();
-                self.sizes.set((state.total_in(), state.total_out()));
-                Next::Done
-            }
-            next => next,
-        };
-        Ok(out)
-    }
-}
-
-impl Source for Stream {
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
-        loop {
-            if self.spent >= STEP {
-                self.spent = 0;
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            match self.next {
-                Next::Done => return Poll::Ready(None),
-                Next::Flushed => {
-                    self.next = Next::More;
-                    return Poll::Ready(Some(Ok(Chunk::Flush)));
-                }
-                Next::More if self.input.is_empty() => {
-                    if let Err(fault) = ready!(self.poll_input(cx)) {
-                        self.next = Next::Done;
-                        return Poll::Ready(Some(Err(fault)));
-                    }
-                    continue;
-                }
-                _ => {}
-            }
-            match self.step() {
-                Ok(out) if out.is_empty() => {}
-                Ok(out) => return Poll::Ready(Some(Ok(Chunk::Bytes(out.into())))),
-                Err(fault) => {
-                    self.next = Next::Done;
-                    return Poll::Ready(Some(Err(fault)));
-                }
-            }
-        }
+        let (used, done) = self.compress(input, flush, out)?;
+        Ok(Progress { used, done })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::VecDeque, io::Read as _, task::Waker};
+    use std::{
+        collections::VecDeque,
+        io::Read as _,
+        task::{Context, Poll, Waker},
+    };
 
     use super::*;
-    use crate::testing;
+    use crate::{
+        body::{Chunk, Source},
+        testing,
+    };
 
     const SETTINGS: Settings = Settings { level: 1, window_bits: 15 };
 
@@ -278,14 +188,14 @@ mod tests {
             let input = b"hello, ".repeat(20_000);
             let settings = Settings { level: 6, window_bits };
             let mut body =
-                stream(settings, vec![Chunk::Bytes(input.clone().into())], &Sizes::default());
+                pieces(settings, vec![Chunk::Bytes(input.clone().into())], &Sizes::default());
             assert_eq!(decode(&testing::drain(&mut body).unwrap()), input);
         }
     }
 
-    fn stream(settings: Settings, chunks: Vec<Chunk>, sizes: &Sizes) -> Body {
+    fn pieces(settings: Settings, chunks: Vec<Chunk>, sizes: &Sizes) -> Body {
         let body = Body::Chunks(VecDeque::from(chunks));
-        Body::Stream(Box::new(Stream::new(settings, body, sizes.clone())))
+        super::stream(settings, body, sizes)
     }
 
     #[test]
@@ -294,7 +204,7 @@ mod tests {
             for size in [1000, 65_536, 1_000_000] {
                 let chunks = input.chunks(size).map(|c| Chunk::Bytes(Bytes::copy_from_slice(c)));
                 let sizes = Sizes::default();
-                let mut body = stream(SETTINGS, chunks.collect(), &sizes);
+                let mut body = pieces(SETTINGS, chunks.collect(), &sizes);
                 let out = testing::drain(&mut body).unwrap();
                 assert_eq!(decode(&out), input);
                 assert_eq!(sizes.get(), (input.len() as u64, out.len() as u64));
@@ -305,7 +215,7 @@ mod tests {
     #[test]
     fn other_connections_get_their_turn_every_64_kb() {
         let input = noise(1_000_000);
-        let mut body = stream(SETTINGS, vec![Chunk::Bytes(input.into())], &Sizes::default());
+        let mut body = pieces(SETTINGS, vec![Chunk::Bytes(input.into())], &Sizes::default());
         let mut cx = Context::from_waker(Waker::noop());
         let (mut turns, mut in_turn) = (0, 0);
         loop {
@@ -325,7 +235,7 @@ mod tests {
     #[test]
     fn a_flush_lets_the_client_decode_all_that_came_before() {
         let chunks = vec![Chunk::Bytes("first".into()), Chunk::Flush, Chunk::Bytes("last".into())];
-        let mut body = stream(SETTINGS, chunks, &Sizes::default());
+        let mut body = pieces(SETTINGS, chunks, &Sizes::default());
         let mut cx = Context::from_waker(Waker::noop());
         let mut sent = Vec::new();
         loop {
@@ -365,7 +275,7 @@ mod tests {
                 Poll::Ready(Some(Err(Fault::Upstream)))
             }
         }
-        let mut body = Stream::new(SETTINGS, Body::Stream(Box::new(Broken)), Sizes::default());
+        let mut body = super::stream(SETTINGS, Body::Stream(Box::new(Broken)), &Sizes::default());
         let mut cx = Context::from_waker(Waker::noop());
         let first = body.poll_next(&mut cx);
         assert!(matches!(first, Poll::Ready(Some(Err(Fault::Upstream)))));

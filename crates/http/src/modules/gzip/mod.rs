@@ -3,7 +3,7 @@
 //!
 //! Compressed bodies are of unknown length, as in nginx, though small ones are compressed at once.
 //!
-//! Invariant: a response is compressed at most once, and never one that is encoded already.
+//! Invariant: which responses are encoded at all is `coding`'s to say.
 
 mod accept;
 mod encode;
@@ -14,17 +14,18 @@ use forebay_conf::{
     value::{self, Bufs},
 };
 use forebay_session::{regex::Regex, var::Registry};
-use forebay_wire::h1::{Method, Version, encode::write_decimal};
+use forebay_wire::h1::Version;
 
 pub use accept::Accept;
 
 use self::accept::proxied;
 use crate::{
     body::Body,
-    handler::{Filter, Filtered},
+    coding::{Coding, Sizes, write_ratio},
     mime::Types,
     module::{self, ANY, ANY_IF, Builder, Cx, Directive, Module, set},
     request::Request,
+    response::Response,
 };
 
 /// `ngx_http_gzip_filter_module`.
@@ -213,12 +214,12 @@ impl Module for Gzip {
     ];
 
     fn variables(registry: &mut Registry<Request>) {
-        registry.builtin("gzip_ratio", |r, out| write_ratio(r.compressed.get(), out));
+        registry.builtin("gzip_ratio", |r, out| write_ratio(r, CODING, out));
     }
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
         if conf.on == Some(true) {
-            b.filter(GzipFilter {
+            b.coding(GzipCoding {
                 accept: Accept::of(conf),
                 types: conf.types.clone().unwrap_or_else(Types::html),
                 min_length: conf.min_length.unwrap_or(20),
@@ -232,14 +233,15 @@ impl Module for Gzip {
     }
 }
 
-fn no_meaning(node: &Node, cx: &mut Cx<'_, '_>, why: &str) -> Result<(), Error> {
+/// Says that a directive changes nothing.
+pub fn no_meaning(node: &Node, cx: &mut Cx<'_, '_>, why: &str) -> Result<(), Error> {
     let name = node.name.lossy();
     cx.loader.info(node.span, format!("the \"{name}\" directive changes nothing here: {why}"));
     Ok(())
 }
 
-/// A size that is one of seven or eight powers of two, as its logarithm.
-fn set_power(slot: &mut Option<u8>, node: &Node, low: u8, all: &str) -> Result<(), Error> {
+/// A size that is one of some powers of two, as its logarithm; `all` of them as messages list them.
+pub fn set_power(slot: &mut Option<u8>, node: &Node, low: u8, all: &str) -> Result<(), Error> {
     let count = all.split(", ").count() as u8;
     let mut size = None;
     if slot.is_some() {
@@ -263,58 +265,30 @@ fn disable(conf: &mut Conf, node: &Node, _cx: &mut Cx<'_, '_>) -> Result<(), Err
     Ok(())
 }
 
-/// `$gzip_ratio`: with two digits, rounded as nginx rounds.
-fn write_ratio((into, out_of): (u64, u64), out: &mut Vec<u8>) -> bool {
-    if out_of == 0 {
-        return false;
-    }
-    let thousandths = into.saturating_mul(1000) / out_of;
-    let hundredths = thousandths / 10 + u64::from(thousandths % 10 > 4);
-    write_decimal(out, hundredths / 100);
-    out.push(b'.');
-    out.push(b'0' + (hundredths / 10 % 10) as u8);
-    out.push(b'0' + (hundredths % 10) as u8);
-    true
-}
-
-struct GzipFilter {
+struct GzipCoding {
     accept: Accept,
     types: Types,
     min_length: u64,
     settings: encode::Settings,
 }
 
-impl Filter for GzipFilter {
-    fn filter(&self, r: &mut Request) -> Filtered {
-        let response = &mut r.response;
-        if !matches!(response.status, 200 | 403 | 404)
-            || response.content_length.is_some_and(|length| length < self.min_length)
-            || response.field("Content-Encoding").is_some_and(|coding| !coding.is_empty())
-            || !self.types.has(response.content_type.as_ref())
-            || response.header_only
-        {
-            return Filtered::Continue;
-        }
-        // The answer depends on what this client takes, whatever that is.
-        response.vary_accept_encoding = self.accept.vary;
-        if !self.accept.allows(r) {
-            return Filtered::Continue;
-        }
-        let response = &mut r.response;
-        response.set("Content-Encoding", Bytes::from_static(b"gzip"));
-        response.body_will_change();
-        if r.method == Method::Head {
-            response.body = Body::Empty;
-        } else {
-            let body = std::mem::take(&mut response.body);
-            response.body = self.compress(body, &r.compressed);
-        }
-        Filtered::Continue
-    }
-}
+const CODING: &str = "gzip";
 
-impl GzipFilter {
-    fn compress(&self, body: Body, sizes: &encode::Sizes) -> Body {
+impl Coding for GzipCoding {
+    fn name(&self) -> &'static str {
+        CODING
+    }
+
+    fn takes(&self, response: &Response) -> bool {
+        response.content_length.is_none_or(|length| length >= self.min_length)
+            && self.types.has(response.content_type.as_ref())
+    }
+
+    fn quality(&self, r: &Request) -> u16 {
+        self.accept.quality(r)
+    }
+
+    fn encode(&self, body: Body, sizes: &Sizes) -> Body {
         let in_memory = match &body {
             Body::Empty => Some(Bytes::new()),
             Body::Bytes(bytes) => Some(bytes.clone()),
@@ -326,7 +300,7 @@ impl GzipFilter {
         {
             return Body::Bytes(compressed);
         }
-        Body::Stream(Box::new(encode::Stream::new(self.settings, body, sizes.clone())))
+        encode::stream(self.settings, body, sizes)
     }
 }
 
@@ -335,7 +309,7 @@ mod tests {
     use std::io::Read as _;
 
     use super::*;
-    use crate::testing;
+    use crate::{handler::Filtered, testing};
 
     /// The settings of one level.
     pub(super) fn conf(text: &str) -> Conf {
@@ -447,7 +421,10 @@ mod tests {
             ((0, 0), None),
         ] {
             let mut out = Vec::new();
-            let found = write_ratio(sizes, &mut out);
+            let mut r = testing::request("", HEAD);
+            r.response.add("Content-Encoding", "gzip");
+            r.compressed.set(sizes);
+            let found = write_ratio(&r, CODING, &mut out);
             assert_eq!(found.then(|| String::from_utf8(out).unwrap()).as_deref(), want);
         }
     }

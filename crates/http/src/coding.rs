@@ -1,0 +1,217 @@
+//! Content codings: what a compressing module gives to the filter that chooses between them, and the
+//! stream that runs a body through a compressor or decompressor.
+//!
+//! Invariant: no coding is named here.
+
+use std::{
+    cell::Cell,
+    rc::Rc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use forebay_wire::{accept, h1::FieldId};
+
+use crate::{
+    body::{Body, Chunk, Fault, Piece, Reader, Source},
+    request::Request,
+    response::Response,
+};
+
+/// A coding that a location compresses with.
+pub trait Coding: Send + Sync {
+    /// Its name in `Content-Encoding`.
+    fn name(&self) -> &'static str;
+    /// Whether responses of that type and length are worth it.
+    fn takes(&self, response: &Response) -> bool;
+    /// How much the client wants it, in thousandths; 0: not at all.
+    fn quality(&self, r: &Request) -> u16;
+    /// Compresses a body.
+    fn encode(&self, body: Body, sizes: &Sizes) -> Body;
+}
+
+/// A coding of files that lie ready beside the ones that are asked for.
+pub struct StaticCoding {
+    /// Its name in `Content-Encoding`.
+    pub name: &'static str,
+    /// What its files' names end with.
+    pub extension: &'static str,
+    /// Whether it is sent to clients that do not take it, too.
+    pub always: bool,
+    /// How much the client wants it, in thousandths; 0: not at all.
+    pub quality: Box<dyn Fn(&Request) -> u16 + Send + Sync>,
+}
+
+/// What `Accept-Encoding` gives to a coding of that name. A subrequest's answer is part of another
+/// body and never compressed by itself.
+pub fn quality(r: &Request, name: &str) -> u16 {
+    if r.subrequest {
+        return 0;
+    }
+    let header = r.field(FieldId::AcceptEncoding);
+    header.map_or(0, |header| accept::quality(header, name.as_bytes()))
+}
+
+/// Bytes into and out of a compressor, once it is done (`$gzip_ratio`).
+pub type Sizes = Rc<Cell<(u64, u64)>>;
+
+/// Writes how many times smaller a response became, with two digits, rounded as nginx rounds;
+/// nothing if it was not compressed by that coding.
+pub fn write_ratio(r: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let is_it = r.response.field("Content-Encoding").is_some_and(|coding| coding == name);
+    let (into, out_of) = r.compressed.get();
+    if out_of == 0 || !is_it {
+        return false;
+    }
+    let thousandths = into.saturating_mul(1000) / out_of;
+    let hundredths = thousandths / 10 + u64::from(thousandths % 10 > 4);
+    forebay_wire::h1::encode::write_decimal(out, hundredths / 100);
+    out.push(b'.');
+    out.push(b'0' + (hundredths / 10 % 10) as u8);
+    out.push(b'0' + (hundredths % 10) as u8);
+    true
+}
+
+/// How many bytes are worked on at a time, before other connections get their turn.
+pub const STEP: usize = 64 << 10;
+
+/// What is asked of a [`Coder`] beside taking the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// Nothing: more will come.
+    No,
+    /// What came so far is to be readable from what goes out.
+    Flush,
+    /// It was the last.
+    End,
+}
+
+/// How far a [`Coder`] got.
+pub struct Progress {
+    /// How much of the input it took.
+    pub used: usize,
+    /// Whether all that was asked for is done; if not, it is to be asked again.
+    pub done: bool,
+}
+
+/// A compressor or decompressor.
+pub trait Coder {
+    /// Works on some of the input, and adds what comes out to `out`: some [`STEP`] bytes at most.
+    fn run(&mut self, input: &[u8], finish: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault>;
+}
+
+/// Runs a body through a coder as it comes.
+pub struct Stream<C> {
+    coder: C,
+    body: Reader,
+    /// What was read and is not worked on yet.
+    input: Bytes,
+    /// Whether more comes out of what was put in.
+    pending: bool,
+    next: Next,
+    /// How much was worked on in this turn.
+    spent: usize,
+    total: (u64, u64),
+    sizes: Sizes,
+}
+
+/// What follows the input at hand.
+#[derive(Clone, Copy, PartialEq)]
+enum Next {
+    More,
+    Flush,
+    /// All has been handed out up to a flush, which is to be passed on.
+    Flushed,
+    Finish,
+    Done,
+}
+
+impl<C: Coder> Stream<C> {
+    /// Runs this body through that coder; `sizes` is told at the end.
+    pub fn new(coder: C, body: Body, sizes: Sizes) -> Stream<C> {
+        Stream {
+            coder,
+            body: Reader::new(body, STEP),
+            input: Bytes::new(),
+            pending: false,
+            next: Next::More,
+            spent: 0,
+            total: (0, 0),
+            sizes,
+        }
+    }
+
+    /// Finds out what is to be worked on next.
+    fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        match ready!(self.body.poll_next(cx)).transpose()? {
+            None => self.next = Next::Finish,
+            Some(Piece::Flush) => self.next = Next::Flush,
+            Some(Piece::Bytes(bytes)) => self.input = bytes,
+            // The postpone filter leaves none to compressors; and what is decompressed comes from
+            // one place only.
+            Some(Piece::Nested(_)) => return Poll::Ready(Err(Fault::Filter)),
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Works on what is at hand, as far as a step goes.
+    fn step(&mut self) -> Result<Vec<u8>, Fault> {
+        let mut out = Vec::new();
+        let take = self.input.len().min(STEP);
+        let finish = match self.next {
+            Next::Flush => Finish::Flush,
+            Next::Finish => Finish::End,
+            _ => Finish::No,
+        };
+        let Progress { used, done } = self.coder.run(&self.input[..take], finish, &mut out)?;
+        self.input.advance(used);
+        self.spent += used.max(out.len());
+        self.total.0 += used as u64;
+        self.total.1 += out.len() as u64;
+        self.pending = !done;
+        self.next = match self.next {
+            Next::Flush if done => Next::Flushed,
+            Next::Finish if done => {
+                self.sizes.set(self.total);
+                Next::Done
+            }
+            next => next,
+        };
+        Ok(out)
+    }
+}
+
+impl<C: Coder> Source for Stream<C> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
+        loop {
+            if self.spent >= STEP {
+                self.spent = 0;
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            match self.next {
+                Next::Done => return Poll::Ready(None),
+                Next::Flushed => {
+                    self.next = Next::More;
+                    return Poll::Ready(Some(Ok(Chunk::Flush)));
+                }
+                Next::More if self.input.is_empty() && !self.pending => {
+                    if let Err(fault) = ready!(self.poll_input(cx)) {
+                        self.next = Next::Done;
+                        return Poll::Ready(Some(Err(fault)));
+                    }
+                    continue;
+                }
+                _ => {}
+            }
+            match self.step() {
+                Ok(out) if out.is_empty() => {}
+                Ok(out) => return Poll::Ready(Some(Ok(Chunk::Bytes(out.into())))),
+                Err(fault) => {
+                    self.next = Next::Done;
+                    return Poll::Ready(Some(Err(fault)));
+                }
+            }
+        }
+    }
+}

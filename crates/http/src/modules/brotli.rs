@@ -1,0 +1,236 @@
+//! `brotli`: compresses responses with Brotli (RFC 7932); the directives of Google's `ngx_brotli`.
+//!
+//! Invariant: which coding a client gets is `coding`'s to say.
+
+use std::io::Write as _;
+
+use brotli::CompressorWriter;
+use forebay_conf::{
+    Arity, Error, Node,
+    value::{self, Bufs},
+};
+use forebay_session::var::Registry;
+
+use super::gzip::{no_meaning, set_power};
+use crate::{
+    body::{Body, Fault},
+    coding::{Coder, Coding, Finish, Progress, Sizes, Stream, quality, write_ratio},
+    mime::Types,
+    module::{self, ANY, ANY_IF, Builder, Cx, Directive, Module, set},
+    request::Request,
+    response::Response,
+};
+
+/// `ngx_http_brotli_filter_module`.
+pub struct Brotli;
+
+/// What one level of the configuration says.
+#[derive(Default)]
+pub struct Conf {
+    on: Option<bool>,
+    buffers: Option<Bufs>,
+    types: Option<Types>,
+    level: Option<u32>,
+    window_bits: Option<u8>,
+    min_length: Option<u64>,
+}
+
+impl module::Conf for Conf {
+    fn inherit(&mut self, parent: &Self) {
+        crate::inherit!(self, parent; on, buffers, types, level, window_bits, min_length);
+    }
+}
+
+const WINDOWS: &str = "1k, 2k, 4k, 8k, 16k, 32k, 64k, 128k, 256k, 512k, 1m, 2m, 4m, 8m, or 16m";
+
+impl Module for Brotli {
+    type Conf = Conf;
+    const NAME: &'static str = "ngx_http_brotli_filter_module";
+    const DIRECTIVES: &'static [Directive<Conf>] = &[
+        set(
+            "brotli",
+            &["on | off"],
+            "off",
+            ANY_IF,
+            Arity::FLAG,
+            "Compresses responses with Brotli.",
+            |c, n, _| value::set_flag(&mut c.on, n),
+        ),
+        set(
+            "brotli_buffers",
+            &["number size"],
+            "32 4k|16 8k",
+            ANY,
+            Arity::TWO,
+            "The buffers of a compressed response; here they are as large as what is compressed.",
+            buffers,
+        ),
+        set(
+            "brotli_comp_level",
+            &["level"],
+            "6",
+            ANY,
+            Arity::ONE,
+            "How hard to compress, 0 to 11.",
+            |c, n, _| {
+                value::set_number(&mut c.level, n)?;
+                value::check_bounds(n, c.level.unwrap_or(6).into(), 0, Some(11))
+            },
+        ),
+        set(
+            "brotli_min_length",
+            &["length"],
+            "20",
+            ANY,
+            Arity::ONE,
+            "Shorter responses are not compressed, where the length is known.",
+            |c, n, _| value::set_size(&mut c.min_length, n),
+        ),
+        set(
+            "brotli_types",
+            &["mime-type ..."],
+            "text/html",
+            ANY,
+            Arity::SOME,
+            "Which types are compressed beside text/html.",
+            |c, n, cx| Types::set(&mut c.types, n, cx),
+        ),
+        set(
+            "brotli_window",
+            &["size"],
+            "512k",
+            ANY,
+            Arity::ONE,
+            "How far back the compressor looks for repetitions.",
+            |c, n, _| set_power(&mut c.window_bits, n, 10, WINDOWS),
+        ),
+    ];
+
+    fn variables(registry: &mut Registry<Request>) {
+        registry.builtin("brotli_ratio", |r, out| write_ratio(r, NAME, out));
+    }
+
+    fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        if conf.on == Some(true) {
+            b.coding(Br {
+                types: conf.types.clone().unwrap_or_else(Types::html),
+                min_length: conf.min_length.unwrap_or(20),
+                level: conf.level.unwrap_or(6),
+                window_bits: conf.window_bits.unwrap_or(19).into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn buffers(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
+    value::set_bufs(&mut conf.buffers, node)?;
+    no_meaning(node, cx, "compressed bytes are sent as they come")
+}
+
+const NAME: &str = "br";
+
+struct Br {
+    types: Types,
+    min_length: u64,
+    level: u32,
+    window_bits: u32,
+}
+
+impl Coding for Br {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn takes(&self, response: &Response) -> bool {
+        response.content_length.is_none_or(|length| length >= self.min_length)
+            && self.types.has(response.content_type.as_ref())
+    }
+
+    fn quality(&self, r: &Request) -> u16 {
+        quality(r, NAME)
+    }
+
+    fn encode(&self, body: Body, sizes: &Sizes) -> Body {
+        // A window larger than the body finds nothing more, and costs its memory.
+        let needed = body.length().map_or(24, |length| u64::BITS - length.leading_zeros());
+        let window_bits = self.window_bits.min(needed.max(10));
+        let writer = CompressorWriter::new(Vec::new(), 4096, self.level, window_bits);
+        Body::Stream(Box::new(Stream::new(Encoder(Some(writer)), body, sizes.clone())))
+    }
+}
+
+/// `None` once it has ended.
+struct Encoder(Option<CompressorWriter<Vec<u8>>>);
+
+impl Coder for Encoder {
+    fn run(&mut self, input: &[u8], finish: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault> {
+        if let Some(writer) = &mut self.0 {
+            writer.write_all(input).map_err(|_| Fault::Filter)?;
+            if finish == Finish::Flush {
+                writer.flush().map_err(|_| Fault::Filter)?;
+            }
+            out.append(writer.get_mut());
+        }
+        if finish == Finish::End
+            && let Some(writer) = self.0.take()
+        {
+            out.append(&mut writer.into_inner());
+        }
+        Ok(Progress { used: input.len(), done: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use crate::{body::Chunk, testing};
+
+    fn decode(bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        brotli::Decompressor::new(bytes, 4096).read_to_end(&mut out).unwrap();
+        out
+    }
+
+    fn compress(conf: &str, chunks: Vec<Chunk>) -> Vec<u8> {
+        let mut r = testing::request(conf, "GET / HTTP/1.1\r\nAccept-Encoding: br\r\n\r\n");
+        r.respond(200, "text/html".into(), "".into());
+        r.response.content_length = None;
+        r.response.body = crate::body::Body::Chunks(chunks.into());
+        testing::filter(&mut r);
+        let out = testing::drain(&mut r.response.body).unwrap();
+        assert_eq!(r.response.field("Content-Encoding").unwrap(), "br");
+        out
+    }
+
+    #[test]
+    fn what_is_compressed_comes_back() {
+        for conf in ["", "brotli_comp_level 0;", "brotli_comp_level 11; brotli_window 1k;"] {
+            for text in [Vec::new(), b"x".to_vec(), b"hello ".repeat(40_000)] {
+                let chunks = text.chunks(50_000).map(|c| Chunk::Bytes(c.to_vec().into()));
+                let out = compress(&format!("brotli on; {conf}"), chunks.collect());
+                assert_eq!(decode(&out), text, "{conf}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flush_lets_all_through() {
+        let chunks = vec![Chunk::Bytes("hello".into()), Chunk::Flush, Chunk::Bytes("x".into())];
+        assert_eq!(decode(&compress("brotli on;", chunks)), b"hellox");
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (conf, want) in [
+            ("brotli_comp_level 12;", "value must be between 0 and 11"),
+            ("brotli_window 3k;", "\"brotli_window\" directive value must be 1k, 2k"),
+            ("brotli maybe;", "invalid value \"maybe\" in \"brotli\" directive"),
+            ("brotli_static maybe;", "invalid value \"maybe\""),
+        ] {
+            let error = testing::conf_error(conf);
+            assert!(error.contains(want), "{conf}: {error}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Chooses the coding of a response among those that `zstd`, `brotli` and `gzip` offer for it: the
+//! one that the client wants most (the highest `q` in `Accept-Encoding`, RFC 9110 §12.5.3), and of
+//! equals zstd, br, gzip in this order.
+//!
+//! The compressing modules come before this one; it has no directives of its own.
+//!
+//! Invariant: a response is compressed at most once, and never one that is encoded already.
+
+use std::mem;
+
+use bytes::Bytes;
+use forebay_conf::Error;
+use forebay_wire::h1::Method;
+
+use super::{gzip::Accept, not_modified::NoConf};
+use crate::{
+    body::Body,
+    coding::Coding,
+    handler::{Filter, Filtered},
+    module::{Builder, Directive, Module},
+    request::Request,
+};
+
+/// The filter of all content codings.
+pub struct Codings;
+
+impl Module for Codings {
+    type Conf = NoConf;
+    const NAME: &'static str = "forebay_http_coding_module";
+    const DIRECTIVES: &'static [Directive<NoConf>] = &[];
+
+    fn build(_conf: &NoConf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        let codings = mem::take(&mut b.codings);
+        if !codings.is_empty() {
+            let vary = Accept::here(b).vary;
+            b.filter(Choose { codings, vary });
+        }
+        Ok(())
+    }
+}
+
+struct Choose {
+    codings: Vec<Box<dyn Coding>>,
+    /// `gzip_vary`.
+    vary: bool,
+}
+
+impl Filter for Choose {
+    fn filter(&self, r: &mut Request) -> Filtered {
+        let response = &r.response;
+        if !matches!(response.status, 200 | 403 | 404)
+            || response.header_only
+            || response.field("Content-Encoding").is_some_and(|coding| !coding.is_empty())
+        {
+            return Filtered::Continue;
+        }
+        let (mut offered, mut best) = (false, None);
+        for coding in self.codings.iter().filter(|coding| coding.takes(&r.response)) {
+            offered = true;
+            let quality = coding.quality(r);
+            if quality > best.map_or(0, |(quality, _)| quality) {
+                best = Some((quality, coding));
+            }
+        }
+        if offered {
+            // The answer depends on what this client takes, whatever that is.
+            r.response.vary_accept_encoding = self.vary;
+        }
+        let Some((_, coding)) = best else { return Filtered::Continue };
+        let response = &mut r.response;
+        response.set("Content-Encoding", Bytes::from_static(coding.name().as_bytes()));
+        response.body_will_change();
+        let body = mem::take(&mut response.body);
+        response.body = match r.method {
+            Method::Head => Body::Empty,
+            _ => coding.encode(body, &r.compressed),
+        };
+        Filtered::Continue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing;
+
+    fn coding(conf: &str, accept: &str) -> Option<String> {
+        let head = format!("GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {accept}\r\n\r\n");
+        let mut r = testing::request(conf, &head);
+        r.respond(200, "text/html".into(), "hello, hello, hello, hello".into());
+        testing::filter(&mut r);
+        let coding = r.response.field("Content-Encoding");
+        coding.map(|name| String::from_utf8(name.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn the_client_gets_what_it_wants_most() {
+        const ALL: &str = "gzip on; brotli on; zstd on;";
+        for (conf, accept, want) in [
+            (ALL, "gzip, deflate, br, zstd", Some("zstd")),
+            (ALL, "gzip, deflate, br", Some("br")),
+            (ALL, "gzip", Some("gzip")),
+            (ALL, "gzip;q=1, br;q=0.9, zstd;q=0.8", Some("gzip")),
+            (ALL, "gzip;q=0.5, br;q=0.9, zstd;q=0.8", Some("br")),
+            (ALL, "br;q=0, zstd;q=0.000, gzip;q=0.001", Some("gzip")),
+            (ALL, "br;q=0.5, gzip;q=0.5", Some("br")),
+            (ALL, "*", Some("zstd")),
+            (ALL, "zstd;q=0, *;q=0.1", Some("br")),
+            (ALL, "identity", None),
+            (ALL, "", None),
+            (ALL, ";;;,,,q=1", None),
+            (ALL, "br;q=9", None),
+            ("gzip on; brotli on;", "zstd, gzip;q=0.9", Some("gzip")),
+            ("gzip on; brotli on; brotli_types *; brotli_min_length 1k;", "br, gzip", Some("gzip")),
+            ("brotli on;", "gzip", None),
+            ("zstd on; zstd_min_length 100;", "zstd", None),
+        ] {
+            assert_eq!(coding(conf, accept).as_deref(), want, "{conf} {accept}");
+        }
+    }
+}

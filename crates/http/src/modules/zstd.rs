@@ -1,0 +1,236 @@
+//! `zstd`: compresses responses with Zstandard (RFC 8878); the directives of the `zstd` module for
+//! nginx.
+//!
+//! Leaves out: `zstd_dict_file`, which no browser understands.
+//!
+//! Invariant: which coding a client gets is `coding`'s to say.
+
+use std::io::{self, Write as _};
+
+use forebay_conf::{
+    Arity, Error, Node,
+    value::{self, Bufs},
+};
+use forebay_session::var::Registry;
+use zstd::stream::write::Encoder as Writer;
+
+use super::gzip::no_meaning;
+use crate::{
+    body::{Body, Fault},
+    coding::{Coder, Coding, Finish, Progress, Sizes, Stream, quality, write_ratio},
+    mime::Types,
+    module::{self, ANY, ANY_IF, Builder, Cx, Directive, Module, set},
+    request::Request,
+    response::Response,
+};
+
+/// `ngx_http_zstd_filter_module`.
+pub struct Zstd;
+
+/// What one level of the configuration says.
+#[derive(Default)]
+pub struct Conf {
+    on: Option<bool>,
+    buffers: Option<Bufs>,
+    types: Option<Types>,
+    level: Option<u32>,
+    min_length: Option<u64>,
+}
+
+impl module::Conf for Conf {
+    fn inherit(&mut self, parent: &Self) {
+        crate::inherit!(self, parent; on, buffers, types, level, min_length);
+    }
+}
+
+impl Module for Zstd {
+    type Conf = Conf;
+    const NAME: &'static str = "ngx_http_zstd_filter_module";
+    const DIRECTIVES: &'static [Directive<Conf>] = &[
+        set(
+            "zstd",
+            &["on | off"],
+            "off",
+            ANY_IF,
+            Arity::FLAG,
+            "Compresses responses with Zstandard.",
+            |c, n, _| value::set_flag(&mut c.on, n),
+        ),
+        set(
+            "zstd_buffers",
+            &["number size"],
+            "32 4k|16 8k",
+            ANY,
+            Arity::TWO,
+            "The buffers of a compressed response; here they are as large as what is compressed.",
+            buffers,
+        ),
+        set(
+            "zstd_comp_level",
+            &["level"],
+            "1",
+            ANY,
+            Arity::ONE,
+            "How hard to compress, 1 to 22.",
+            |c, n, _| {
+                value::set_number(&mut c.level, n)?;
+                value::check_bounds(n, c.level.unwrap_or(1).into(), 1, Some(22))
+            },
+        ),
+        set(
+            "zstd_min_length",
+            &["length"],
+            "20",
+            ANY,
+            Arity::ONE,
+            "Shorter responses are not compressed, where the length is known.",
+            |c, n, _| value::set_size(&mut c.min_length, n),
+        ),
+        set(
+            "zstd_types",
+            &["mime-type ..."],
+            "text/html",
+            ANY,
+            Arity::SOME,
+            "Which types are compressed beside text/html.",
+            |c, n, cx| Types::set(&mut c.types, n, cx),
+        ),
+    ];
+
+    fn variables(registry: &mut Registry<Request>) {
+        registry.builtin("zstd_ratio", |r, out| write_ratio(r, NAME, out));
+    }
+
+    fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        if conf.on == Some(true) {
+            b.coding(Zst {
+                types: conf.types.clone().unwrap_or_else(Types::html),
+                min_length: conf.min_length.unwrap_or(20),
+                level: conf.level.unwrap_or(1) as i32,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn buffers(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
+    value::set_bufs(&mut conf.buffers, node)?;
+    no_meaning(node, cx, "compressed bytes are sent as they come")
+}
+
+const NAME: &str = "zstd";
+/// Clients need not have a larger window than 8 MB (RFC 9659 §3).
+const MAX_WINDOW_BITS: u32 = 23;
+
+struct Zst {
+    types: Types,
+    min_length: u64,
+    level: i32,
+}
+
+impl Coding for Zst {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn takes(&self, response: &Response) -> bool {
+        response.content_length.is_none_or(|length| length >= self.min_length)
+            && self.types.has(response.content_type.as_ref())
+    }
+
+    fn quality(&self, r: &Request) -> u16 {
+        quality(r, NAME)
+    }
+
+    fn encode(&self, body: Body, sizes: &Sizes) -> Body {
+        let writer = self.writer(body.length()).ok();
+        Body::Stream(Box::new(Stream::new(Encoder(writer), body, sizes.clone())))
+    }
+}
+
+impl Zst {
+    fn writer(&self, length: Option<u64>) -> io::Result<Writer<'static, Vec<u8>>> {
+        let mut writer = Writer::new(Vec::new(), self.level)?;
+        // A window larger than the body finds nothing more, and costs its memory.
+        let needed = length.map_or(MAX_WINDOW_BITS, |length| u64::BITS - length.leading_zeros());
+        // What the level itself would take is never more than this from level 19 down.
+        if self.level > 19 || needed < 19 {
+            writer.window_log(needed.clamp(10, MAX_WINDOW_BITS))?;
+        }
+        Ok(writer)
+    }
+}
+
+/// `None` once it has ended, or could not begin.
+struct Encoder(Option<Writer<'static, Vec<u8>>>);
+
+impl Coder for Encoder {
+    fn run(&mut self, input: &[u8], finish: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault> {
+        let fault = |_: io::Error| Fault::Filter;
+        let mut writer = self.0.take().ok_or(Fault::Filter)?;
+        writer.write_all(input).map_err(fault)?;
+        match finish {
+            Finish::No => {}
+            Finish::Flush => writer.flush().map_err(fault)?,
+            Finish::End => {
+                out.append(&mut writer.finish().map_err(fault)?);
+                return Ok(Progress { used: input.len(), done: true });
+            }
+        }
+        out.append(writer.get_mut());
+        self.0 = Some(writer);
+        Ok(Progress { used: input.len(), done: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        body::{Body, Chunk},
+        testing,
+    };
+
+    fn compress(conf: &str, body: Body) -> Vec<u8> {
+        let mut r = testing::request(conf, "GET / HTTP/1.1\r\nAccept-Encoding: zstd\r\n\r\n");
+        r.respond(200, "text/html".into(), "".into());
+        r.response.content_length = None;
+        r.response.body = body;
+        testing::filter(&mut r);
+        let out = testing::drain(&mut r.response.body).unwrap();
+        assert_eq!(r.response.field("Content-Encoding").unwrap(), "zstd");
+        out
+    }
+
+    #[test]
+    fn what_is_compressed_comes_back() {
+        for conf in ["", "zstd_comp_level 19;", "zstd_comp_level 22;"] {
+            let conf = format!("zstd on; {conf}");
+            for text in [Vec::new(), b"x".to_vec(), b"hello ".repeat(40_000)] {
+                let chunks = text.chunks(50_000).map(|c| Chunk::Bytes(c.to_vec().into()));
+                let out = compress(&conf, Body::Chunks(chunks.collect()));
+                assert_eq!(zstd::decode_all(&out[..]).unwrap(), text, "{conf}");
+            }
+            let out = compress(&conf, Body::Bytes("hello".into()));
+            assert_eq!(zstd::decode_all(&out[..]).unwrap(), b"hello", "{conf}");
+        }
+    }
+
+    #[test]
+    fn a_flush_lets_all_through() {
+        let chunks = [Chunk::Bytes("hello".into()), Chunk::Flush, Chunk::Bytes("x".into())];
+        let out = compress("zstd on;", Body::Chunks(chunks.into()));
+        assert_eq!(zstd::decode_all(&out[..]).unwrap(), b"hellox");
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (conf, want) in [
+            ("zstd_comp_level 0;", "value must be between 1 and 22"),
+            ("zstd_comp_level 23;", "value must be between 1 and 22"),
+            ("zstd on; zstd off;", "\"zstd\" directive is duplicate"),
+        ] {
+            let error = testing::conf_error(conf);
+            assert!(error.contains(want), "{conf}: {error}");
+        }
+    }
+}
