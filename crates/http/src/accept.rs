@@ -302,6 +302,6 @@ async fn serve_proxied<T: Transport>(
     drop(plan);
     // Set once, before anybody looks.
     let _ = connection.proxied.set(Box::new(proxied));
-    let preread = (!rest.is_empty()).then_some(rest);
+    let preread = (!rest.is_empty()).then(|| rest.into_boxed_slice());
     h1::serve(open, io, connection, listening, preread).await;
 }

@@ -32,7 +32,7 @@ struct Node {
     idle_since: Cell<u64>,
     /// It waits for its first request.
     is_first: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
+    waker: Cell<Option<Waker>>,
 }
 
 #[derive(Default)]
@@ -79,7 +79,7 @@ impl Timer {
                     held_at: Cell::new(NEVER),
                     idle_since: Cell::new(0),
                     is_first: Cell::new(false),
-                    waker: RefCell::new(None),
+                    waker: Cell::new(None),
                 });
                 wheel.nodes.push(node.clone());
                 node
@@ -118,11 +118,8 @@ impl Timer {
         if deadline != NEVER && deadline <= clock::now_ms() {
             return Poll::Ready(());
         }
-        let mut waker = self.0.waker.borrow_mut();
-        match &*waker {
-            Some(waker) if waker.will_wake(cx.waker()) => {}
-            _ => *waker = Some(cx.waker().clone()),
-        }
+        let kept = self.0.waker.take().filter(|waker| waker.will_wake(cx.waker()));
+        self.0.waker.set(Some(kept.unwrap_or_else(|| cx.waker().clone())));
         Poll::Pending
     }
 

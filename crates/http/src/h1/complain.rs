@@ -10,7 +10,6 @@ use forebay_wire::{
 
 use crate::{
     error_log::Lossy,
-    plan::Plan,
     request::{Connection, Request},
 };
 
@@ -77,7 +76,8 @@ pub fn gone(r: &mut Request) {
 }
 
 /// Tells that the client went away before it asked for anything, or between two requests.
-pub fn gone_idle(plan: &Plan, connection: &Connection, listening: &dyn fmt::Display) {
+pub fn gone_idle(connection: &Connection, listening: &dyn fmt::Display) {
+    let plan = connection.worker.plan();
     let log = &plan.location(Default::default()).error_log;
     let client = &connection.remote;
     let number = Some(connection.number);

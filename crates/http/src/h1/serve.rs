@@ -49,32 +49,35 @@ enum Next {
 
 /// Serves a connection to its end.
 ///
-/// `first`: what was read already. `_open` lives as long as the connection does.
-pub async fn serve<T: Transport, G>(
-    _open: G,
+/// `first`: what was read already. `open` lives as long as the connection does.
+// An `async fn` would keep each argument twice, as it came and as it is used: a third of what an idle
+// connection weighs.
+#[allow(clippy::manual_async_fn)]
+pub fn serve<T: Transport, G: 'static>(
+    open: G,
     mut io: T,
     connection: Rc<Connection>,
     listening: Rc<Listening>,
-    mut first: Option<Vec<u8>>,
-) {
-    let timer = Timer::new();
-    let Some(timeout_ms) = first_timeout_ms(&connection, &listening) else { return };
-    timer.arm(timeout_ms);
-    loop {
-        let buf = match first.take() {
-            Some(buf) => buf,
-            None => match wait(&mut io, &timer, waits_for(&connection)).await {
-                Arrived::Bytes(buf) => buf,
-                Arrived::Closed => {
-                    complain::gone_idle(&connection.worker.plan(), &connection, &listening.addr);
-                    return;
-                }
-                Arrived::Shed | Arrived::TimedOut => return,
-            },
-        };
-        match Pooled::new(active(&mut io, &timer, &connection, &listening, buf)).await {
-            Some(keepalive_ms) => timer.arm(keepalive_ms),
-            None => return,
+    mut first: Option<Box<[u8]>>,
+) -> impl Future<Output = ()> {
+    async move {
+        let _open = &open;
+        let timer = Timer::new();
+        let Some(timeout_ms) = first_timeout_ms(&connection, &listening) else { return };
+        timer.arm(timeout_ms);
+        loop {
+            let buf = match first.take() {
+                Some(buf) => buf.into_vec(),
+                None => match wait(&mut io, &timer, waits_for(&connection)).await {
+                    Arrived::Bytes(buf) => buf,
+                    Arrived::Closed => return complain::gone_idle(&connection, &listening.addr),
+                    Arrived::Shed | Arrived::TimedOut => return,
+                },
+            };
+            match Pooled::new(active(&mut io, &timer, &connection, &listening, buf)).await {
+                Some(keepalive_ms) => timer.arm(keepalive_ms),
+                None => return,
+            }
         }
     }
 }
@@ -103,7 +106,7 @@ thread_local! {
 const KEPT: usize = 64;
 /// How many connections of a thread may stay warm at once. More than that are not all busy, and their
 /// memory would only ever be a high-water mark.
-const MAX_WARM: usize = 128;
+const MAX_WARM: usize = 64;
 
 /// Serves requests until the connection ends (`None`) or has been idle for a while: how long it may
 /// stay so.
@@ -136,8 +139,7 @@ async fn active<T: Transport>(
                         break Some(keepalive_ms - patience);
                     }
                     Arrived::Closed => {
-                        let plan = connection.worker.plan();
-                        complain::gone_idle(&plan, connection, &listening.addr);
+                        complain::gone_idle(connection, &listening.addr);
                         break None;
                     }
                     Arrived::Shed | Arrived::TimedOut => break None,
