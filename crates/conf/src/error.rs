@@ -3,8 +3,8 @@
 //! Two renderings: nginx's one line (`[emerg] unknown directive "foo" in /etc/nginx/nginx.conf:3`, so
 //! that searches find it; the caller adds `nginx: ` or the log's time), and after it the place with
 //! line and column, the source line, a caret line and a suggestion.
-//! DIFFERS: the line is that of the offending word; nginx names the line on which the lexer stands,
-//! which for a directive of several lines is that of its `;` or `{`.
+//! DIFFERS(conf-error-line): the line is that of the offending word; nginx names the line on which
+//! the lexer stands, which for a directive of several lines is that of its `;` or `{`.
 
 use std::fmt::{self, Write as _};
 use std::io;

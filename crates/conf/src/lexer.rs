@@ -143,7 +143,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    // DIFFERS: a comment may be longer than 4096 bytes; nginx takes that for a too long parameter.
+    // DIFFERS(conf-long-comment): a comment may be longer than 4096 bytes; nginx takes that for a
+    // too long parameter.
     fn comment(&mut self) -> Token {
         let rest = &self.text[self.pos..];
         let len = rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());
@@ -203,7 +204,8 @@ impl<'a> Lexer<'a> {
         let len = u32::try_from(self.pos - raw_start).unwrap_or(u32::MAX);
         let span = Span { len, ..span };
         if nul {
-            // DIFFERS: nginx takes the word and cuts it at the NUL in some uses, but not in others.
+            // DIFFERS(conf-nul-byte): nginx takes the word and cuts it at the NUL in some uses, but
+            // not in others.
             return Err(Fault::Word(Error::emerg(span, "unexpected NUL byte")));
         }
         Ok(Word { raw: raw_start..self.pos, body, quoted: quote.is_some(), span })

@@ -3,8 +3,8 @@
 //!
 //! Where nginx stops at the first error, this goes on, so that all errors of all files are found in
 //! one run. A directive with an error of spelling in it is left out of the tree.
-//! DIFFERS: `include` is expanded in every block; nginx takes it as an entry in `split_clients` and
-//! `charset_map`.
+//! DIFFERS(conf-include-everywhere): `include` is expanded in every block; nginx takes it as an
+//! entry in `split_clients` and `charset_map`.
 //!
 //! Invariant: whatever the files hold, parsing ends, in time linear in what is read, within the bounds
 //! below.
@@ -18,7 +18,9 @@ use crate::lexer::{Fault, Lexer, MAX_WORD, Token, Word, unescape};
 use crate::source::{FileId, Origin, Sources, Span};
 use crate::tree::{Arg, Node};
 
-/// Blocks within blocks, over all files. DIFFERS: nginx has no such bound. The deepest that nginx's directives can use is far below.
+/// Blocks within blocks, over all files.
+/// DIFFERS(conf-bounds): nginx has no such bound. The deepest that nginx's directives can use is
+/// far below.
 pub const MAX_DEPTH: usize = 64;
 /// Files that include files.
 pub const MAX_INCLUDE_DEPTH: usize = 64;
@@ -134,8 +136,8 @@ impl<'a> Parser<'a> {
     fn file(&mut self, path: &Path, at: Option<Span>, nodes: &mut Vec<Node>) {
         let error = |message: String| Error { span: at, ..Error::global(message) };
         let shown = path.display();
-        // DIFFERS: nginx reads a file that includes itself again and again until its descriptors
-        // are used up.
+        // DIFFERS(conf-include-itself): nginx reads a file that includes itself again and again
+        // until its descriptors are used up.
         if self.open_files.iter().any(|p| p == path) {
             return self.diags.push(error(format!("\"{shown}\" includes itself")));
         }
@@ -148,7 +150,8 @@ impl<'a> Parser<'a> {
                 Ok(text) => self.sources.add(Origin::File, path, text, at),
                 Err(e) => {
                     // What open() lets through and read() refuses is a directory.
-                    // DIFFERS: nginx has this one at the level "crit" and without the place.
+                    // DIFFERS(conf-include-directory): nginx has this one at the level "crit" and
+                    // without the place.
                     let is_dir = e.kind() == std::io::ErrorKind::IsADirectory;
                     let call = if is_dir { "pread()" } else { "open()" };
                     return self.diags.push(Error::io(at, call, path, &e));

@@ -539,8 +539,8 @@ fn error_log(c: &mut Core, node: &Node, loader: &mut Loader<'_>) -> Done {
     c.logs.error_log(&mut c.error_log, node, loader)
 }
 
-/// DIFFERS: nginx loads the module; one that is built in here is loaded already, another has no
-/// way in.
+/// DIFFERS(load-module): nginx loads the module; one that is built in here is loaded already,
+/// another has no way in.
 fn load_module(_: &mut Core, node: &Node, _: &mut Loader<'_>) -> Done {
     Err(unsupported(node, "Forebay's modules are built in; remove this line"))
 }
@@ -647,7 +647,7 @@ fn priority(c: &mut Core, node: &Node, _: &mut Loader<'_>) -> Done {
 
 /// ngx_set_worker_processes.
 ///
-/// DIFFERS: nginx takes 0 and then has nobody to serve.
+/// DIFFERS(worker-processes-zero): nginx takes 0 and then has nobody to serve.
 fn worker_processes(c: &mut Core, node: &Node, _: &mut Loader<'_>) -> Done {
     value::set_once(&mut c.worker_processes, node, |node| {
         if node.arg(0)?.is("auto") {

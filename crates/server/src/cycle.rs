@@ -158,8 +158,8 @@ pub fn install(core: &Core, site: &Site, files: &BTreeMap<PathBuf, File>, log: &
 /// Makes the directories of temporary files and gives them to the workers' user
 /// (ngx_create_paths).
 ///
-/// DIFFERS: nginx makes the last directory of a name only, and does not start if those above are
-/// not there.
+/// DIFFERS(temp-path-parents): nginx makes the last directory of a name only, and does not start if
+/// those above are not there.
 fn make_temp_dirs(settings: &Settings, log: &Log) -> Option<()> {
     let user = settings.core.user.as_ref().filter(|_| privileges::is_root());
     for path in settings.site.temp_paths() {

@@ -42,8 +42,8 @@ pub const LOCK: &str = "/run/nginx.lock";
 impl Paths {
     /// What the options make of the defaults. `cwd` is the current directory.
     ///
-    /// DIFFERS: a relative `-c` that is not below the prefix is looked for in the current
-    /// directory, where nginx gives up; `forebay -c nginx.conf` means the file at hand.
+    /// DIFFERS(conf-file-at-hand): a relative `-c` that is not below the prefix is looked for in
+    /// the current directory, where nginx gives up; `forebay -c nginx.conf` means the file at hand.
     pub fn new(options: &Options, cwd: &Path, exists: impl Fn(&Path) -> bool) -> Paths {
         let own = options.prefix.as_deref().map(|prefix| cwd.join(prefix));
         let prefix = own.clone().unwrap_or_else(|| PREFIX.into());

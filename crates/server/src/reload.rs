@@ -1,9 +1,9 @@
 //! A new configuration under living connections (HUP; the second half of ngx_init_cycle and
 //! NGX_RECONFIGURE_SIGNAL in ngx_process_cycle.c).
 //!
-//! DIFFERS: nginx starts new workers and lets the old ones finish. Here the living worker takes
-//! the configuration and nothing of it is lost; only what a process cannot change of itself
-//! ([`Fixed`](crate::core::Fixed)) takes a new one.
+//! DIFFERS(reload-in-place): nginx starts new workers and lets the old ones finish. Here the living
+//! worker takes the configuration and nothing of it is lost; only what a process cannot change of
+//! itself ([`Fixed`](crate::core::Fixed)) takes a new one.
 //!
 //! Invariant: what fails at any point leaves the old configuration in force, whole.
 

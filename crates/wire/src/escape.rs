@@ -93,7 +93,8 @@ pub fn escape_html(src: &[u8], out: &mut Vec<u8>) {
 
 /// Appends `src` as the inside of a JSON string.
 ///
-/// DIFFERS: bytes that are not UTF-8 become U+FFFD; nginx copies them, and its line is not JSON.
+/// DIFFERS(json-log-utf8): bytes that are not UTF-8 become U+FFFD; nginx copies them, and its line
+/// is not JSON.
 pub fn escape_json(src: &[u8], out: &mut Vec<u8>) {
     for chunk in src.utf8_chunks() {
         for &ch in chunk.valid().as_bytes() {

@@ -1,8 +1,8 @@
 //! The PROXY protocol's header, versions 1 and 2. Answers ngx_proxy_protocol.c and
 //! `proxy-protocol.txt` of HAProxy.
 //!
-//! DIFFERS: the addresses of version 1 must be addresses of their family; nginx takes any run of
-//! hexadecimal digits, dots and colons, and the realip module fails later.
+//! DIFFERS(proxy-v1-addresses): the addresses of version 1 must be addresses of their family; nginx
+//! takes any run of hexadecimal digits, dots and colons, and the realip module fails later.
 //!
 //! *Invariant:* a header is bounded; whom to believe is the caller's.
 

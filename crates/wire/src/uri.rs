@@ -174,7 +174,7 @@ fn decode(hex: Option<&[u8]>) -> Result<u8, Reject> {
 /// `Destination`) into path and arguments, the path decoded once into `out`. `None` if it is
 /// unsafe: empty, with a NUL, or with a `..` segment before or after decoding.
 ///
-/// DIFFERS: nginx overlooks a `..` segment that the `?` ends.
+/// DIFFERS(unsafe-uri-dots-before-args): nginx overlooks a `..` segment that the `?` ends.
 pub fn parse_unsafe(uri: &[u8], out: &mut Vec<u8>) -> Option<Option<Range<usize>>> {
     out.clear();
     let path_len = memchr::memchr(b'?', uri).unwrap_or(uri.len());

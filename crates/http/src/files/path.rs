@@ -20,9 +20,10 @@ pub struct Outside;
 
 /// Writes the path of the file that a request's URI stands for at the end of `out`.
 ///
-/// DIFFERS: nginx joins the alias and the rest of the URI and opens whatever comes out, so that
-/// `location /img { alias /data/img/; }` gives away `/data/x` as `/img../x`. Here a URI never leads
-/// above its root or alias, and never stands for less than its whole (NUL): the answer is 404.
+/// DIFFERS(alias-stays-inside): nginx joins the alias and the rest of the URI and opens whatever
+/// comes out, so that `location /img { alias /data/img/; }` gives away `/data/x` as `/img../x`.
+/// Here a URI never leads above its root or alias, and never stands for less than its whole (NUL):
+/// the answer is 404.
 ///
 /// An `alias` has no path for a URI that was rewritten since the location was chosen.
 pub fn map_path(r: &Request, out: &mut Vec<u8>) -> Result<(), Outside> {

@@ -1,7 +1,7 @@
 //! `add_header`, `add_trailer`, `expires` (`ngx_http_headers_filter_module.c`).
 //!
-//! DIFFERS: the value of a trailer is worked out with the head, not after the last byte of the body;
-//! variables that only the end of the body knows are those of its beginning.
+//! DIFFERS(trailer-value-early): the value of a trailer is worked out with the head, not after the
+//! last byte of the body; variables that only the end of the body knows are those of its beginning.
 //!
 //! Invariant: fields are only added or replaced here; nothing looks at the body.
 

@@ -4,9 +4,10 @@
 //! A line ends with CRLF and nothing less (nginx since 1.29.4); a size is hexadecimal digits and
 //! nothing more. Trailers are checked as headers are, and dropped (RFC 9110 §6.5.1).
 //!
-//! DIFFERS: white space after the size must lead to `;` or the line's end, and an extension has no
-//! control bytes; nginx skips anything up to the CR.
-//! DIFFERS: extensions and trailers have bounds for the whole body; nginx reads them for ever.
+//! DIFFERS(chunk-extension-strict): white space after the size must lead to `;` or the line's end,
+//! and an extension has no control bytes; nginx skips anything up to the CR.
+//! DIFFERS(chunk-overhead-bound): extensions and trailers have bounds for the whole body; nginx
+//! reads them for ever.
 //!
 //! *Invariant:* no byte of a chunk's frame or of a trailer is ever passed on.
 

@@ -1,8 +1,8 @@
 //! What a head means for the bytes that follow it: decided once, here, for reading and forwarding.
 //! Answers ngx_http_process_host, ngx_http_process_connection and ngx_http_process_request_header.
 //!
-//! DIFFERS: `close` in any `Connection` line wins; in nginx the last line that says `close` or
-//! `keep-alive` does (RFC 9112 §9.6).
+//! DIFFERS(connection-close-wins): `close` in any `Connection` line wins; in nginx the last line
+//! that says `close` or `keep-alive` does (RFC 9112 §9.6).
 //!
 //! *Invariant:* nothing else in Forebay reads Content-Length, Transfer-Encoding, Connection, Host
 //! or Expect of a request to decide where it ends or what it is for.

@@ -5,12 +5,12 @@
 //! the buffer limits and the options that relax them. Where nginx copies an incomplete line into
 //! a large buffer, the parser only counts as if it had, so limits bite at the same byte.
 //!
-//! DIFFERS: a header line without a colon is refused with 400 (RFC 9112 §5); nginx takes it as a
-//! header with an empty value, and what a back end takes it for nobody knows.
-//! DIFFERS: CR CR LF at the end of a header line is refused with 400 (RFC 9112 §2.2: a bare CR);
-//! nginx accepts it.
-//! DIFFERS: empty lines before the request line may be as long as client_header_buffer_size in
-//! total; nginx reads them until client_header_timeout.
+//! DIFFERS(header-without-colon): a header line without a colon is refused with 400 (RFC 9112 §5);
+//! nginx takes it as a header with an empty value, and what a back end takes it for nobody knows.
+//! DIFFERS(header-cr-cr-lf): CR CR LF at the end of a header line is refused with 400 (RFC 9112
+//! §2.2: a bare CR); nginx accepts it.
+//! DIFFERS(empty-lines-bound): empty lines before the request line may be as long as
+//! client_header_buffer_size in total; nginx reads them until client_header_timeout.
 //!
 //! *Invariant:* no header's meaning is decided here; that is `h1::framing`.
 

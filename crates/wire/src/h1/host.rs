@@ -1,8 +1,8 @@
 //! Host names of requests: ngx_http_validate_host as of nginx 1.29.4, which reads host and port
 //! by RFC 3986 §3.2.2.
 //!
-//! DIFFERS: from nginx before 1.29.4, which takes nearly any byte in a host and anything after the
-//! colon. A `%` must begin a percent-encoded byte.
+//! DIFFERS(host-strict): from nginx before 1.29.4, which takes nearly any byte in a host and
+//! anything after the colon. A `%` must begin a percent-encoded byte.
 //!
 //! *Invariant:* what passes has no byte that could end a header line, a path segment or a quoted
 //! string.
