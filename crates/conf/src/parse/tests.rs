@@ -244,3 +244,36 @@ fn text_cut_at_any_byte_never_panics() {
         run_text(&text[cut..]);
     }
 }
+
+#[test]
+fn a_comment_has_any_length() {
+    let p = run_text(format!("a; # {}\nb; #{}", "x".repeat(10_000), "y".repeat(5000)));
+    assert_eq!((messages(&p), tree(&p.nodes)), (vec![], "a() b()".into()));
+}
+
+#[test]
+fn a_message_names_the_line_of_the_wrong_word() {
+    let p = run_text("include\na\n\nb\n;");
+    let want = "[emerg] invalid number of arguments in \"include\" directive in /c/nginx.conf:1";
+    assert_eq!(messages(&p), [want]);
+}
+
+#[test]
+fn an_included_directory_is_an_error_with_its_place() {
+    struct Dirs(Memory);
+    impl Files for Dirs {
+        fn read(&mut self, path: &Path) -> std::io::Result<Vec<u8>> {
+            const EISDIR: i32 = 21;
+            match path.ends_with("dir") {
+                true => Err(std::io::Error::from_raw_os_error(EISDIR)),
+                false => self.0.read(path),
+            }
+        }
+        fn glob(&mut self, pattern: &str) -> std::io::Result<Vec<PathBuf>> {
+            self.0.glob(pattern)
+        }
+    }
+    let p = run(&mut Dirs(Memory::default().with("/c/nginx.conf", "a;\ninclude dir;")));
+    let want = "[emerg] pread() \"/c/dir\" failed (21: Is a directory) in /c/nginx.conf:2";
+    assert_eq!(messages(&p), [want]);
+}

@@ -1,3 +1,5 @@
+//! What the variables of a request say, one after another.
+
 use forebay_session::var;
 
 use super::*;

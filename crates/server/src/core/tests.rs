@@ -45,6 +45,7 @@ fn errors_are_nginx_s() {
         ("daemon on; daemon on;", "\"daemon\" directive is duplicate"),
         ("pid a; pid b;", "\"pid\" directive is duplicate"),
         ("worker_processes x;", "\"worker_processes\" directive invalid value"),
+        ("worker_processes 0;", "\"worker_processes\" directive invalid value"),
         (
             "worker_processes auto; worker_processes 1;",
             "\"worker_processes\" directive is duplicate",
