@@ -83,8 +83,8 @@ fn prepare(
     if let Some(nice) = fixed.priority {
         told(privileges::set_priority(nice));
     }
-    // DIFFERS: nginx's limit is that of a process with one event loop; ours has several, each of
-    // which may have as many.
+    // DIFFERS(nofile-per-thread): nginx's limit is that of a process with one event loop; ours has
+    // several, each of which may have as many.
     let threads = fixed.threads as u64;
     told(match fixed.rlimit_nofile {
         Some(files) => privileges::set_rlimit_nofile(files.saturating_mul(threads)),
