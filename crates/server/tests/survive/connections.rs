@@ -1,0 +1,106 @@
+//! Many requests on one connection, many connections at once, and what an idle one weighs.
+
+use std::time::Duration;
+
+use forebay_testkit::raw::Client;
+use forebay_testkit::{Server, process, wait_for};
+
+use crate::{LIMIT, ask, ask_new, conf, request, start};
+
+const IDLE: usize = 5_000;
+
+/// Connections that were used once and now wait for their next request.
+fn idle_connections(server: &Server, count: usize) -> Vec<Client> {
+    let connect = |_| {
+        let mut client = Client::connect(server.addr()).expect("connect");
+        assert_eq!(ask(&mut client, "/text").expect("response").status, 200);
+        client
+    };
+    (0..count).map(connect).collect()
+}
+
+#[test]
+fn ten_thousand_requests_on_one_connection_are_answered() {
+    let server = start(&conf("", "keepalive_requests 20000;"));
+    let mut client = Client::connect(server.addr()).expect("connect");
+    for _ in 0..5_000 {
+        assert_eq!(ask(&mut client, "/text").expect("response").body, b"alive");
+    }
+    // The other half in pipelines.
+    let pipeline = request("/text").repeat(100);
+    for _ in 0..50 {
+        client.send(&pipeline).expect("send");
+        for _ in 0..100 {
+            let response = client.read_response(false).expect("response");
+            assert!(response.body == b"alive" && !response.closes());
+        }
+    }
+    let lines = || server.access_log().lines().count();
+    assert!(wait_for(|| lines() == 10_000, LIMIT), "{} lines", lines());
+}
+
+#[test]
+fn keepalive_requests_ends_a_connection_with_its_last_response() {
+    let server = start(&conf("", "keepalive_requests 3;"));
+    let mut client = Client::connect(server.addr()).expect("connect");
+    for last in [false, false, true] {
+        assert_eq!(ask(&mut client, "/text").expect("response").closes(), last);
+    }
+    assert!(client.is_at_end().expect("end"));
+}
+
+#[test]
+fn idle_connections_disturb_nobody_and_stay() {
+    let server = start(&conf("", ""));
+    let mut idle = idle_connections(&server, IDLE);
+    for _ in 0..200 {
+        ask_new(server.addr(), "/text");
+    }
+    // Each of them is still good for a request.
+    for client in idle.iter_mut().step_by(50) {
+        assert_eq!(ask(client, "/text").expect("response").status, 200);
+    }
+    let worker = server.worker_pids()[0];
+    assert!(process::open_files(worker) >= IDLE);
+    drop(idle);
+    let left = || process::open_files(worker);
+    assert!(wait_for(|| left() < 200, LIMIT), "{} descriptors are left", left());
+}
+
+#[test]
+fn idle_connections_cost_no_processor_time() {
+    let server = start(&conf("", ""));
+    let _idle = idle_connections(&server, IDLE);
+    let tree = server.process_tree();
+    let before = process::cpu_time_ns(&tree);
+    std::thread::sleep(Duration::from_secs(1));
+    let used = Duration::from_nanos(process::cpu_time_ns(&tree) - before);
+    assert!(used < Duration::from_millis(50), "{used:?} in a second");
+}
+
+#[test]
+fn idle_connection_is_small() {
+    let server = start(&conf("", ""));
+    // What is made once for the first requests is not theirs.
+    drop(idle_connections(&server, 50));
+    let tree = server.process_tree();
+    let settled = || process::open_files(tree[tree.len() - 1]) < 50;
+    assert!(wait_for(settled, LIMIT));
+    let before = process::pss_bytes(&tree).expect("smaps_rollup");
+    let _idle = idle_connections(&server, IDLE);
+    let after = process::pss_bytes(&tree).expect("smaps_rollup");
+    let each = after.saturating_sub(before) / IDLE as u64;
+    println!("{each} bytes for each idle connection");
+    assert!(each < 1024, "{each} bytes for each idle connection");
+}
+
+#[test]
+fn connections_beyond_the_limit_take_the_place_of_idle_ones() {
+    let text = conf("", "").replace("worker_connections 12000", "worker_connections 64");
+    let server = start(&text);
+    let mut idle = idle_connections(&server, 200);
+    // The ones idle longest were closed, the newest were not.
+    assert!(idle[0].is_at_end().expect("end"));
+    let last = idle.last_mut().expect("200 of them");
+    assert_eq!(ask(last, "/text").expect("response").status, 200);
+}

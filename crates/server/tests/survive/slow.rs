@@ -1,0 +1,143 @@
+//! Clients that send or read a byte a second: timeouts hold to the second, and nobody else waits.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use forebay_testkit::{Server, wait_for};
+
+use crate::{LIMIT, ask_new, conf, narrow, pattern, start};
+
+/// How many slow clients there are at once.
+const CROWD: usize = 50;
+
+/// Connects and sends the first bytes.
+fn begin(addr: SocketAddr, bytes: &[u8]) -> TcpStream {
+    let mut stream = narrow(addr);
+    stream.write_all(bytes).expect("send");
+    stream
+}
+
+/// Sends the bytes one a second until the server ends the connection, and answers when that was.
+fn drip(mut stream: TcpStream, bytes: &[u8]) -> (Vec<u8>, Duration) {
+    let started = Instant::now();
+    let mut got = Vec::new();
+    let mut rest = bytes.iter();
+    stream.set_read_timeout(Some(Duration::from_secs(1))).expect("timeout");
+    loop {
+        let mut piece = [0; 4096];
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => got.extend_from_slice(&piece[..n]),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                assert!(started.elapsed() < LIMIT, "the connection is never closed");
+                let byte = rest.next().unwrap_or(&b'x');
+                // The end is seen by the next read.
+                let _ = stream.write_all(&[*byte]);
+            }
+            Err(_) => break,
+        }
+    }
+    (got, started.elapsed())
+}
+
+/// Others are served while a crowd is slow.
+fn others_are_served(server: &Server) {
+    for _ in 0..100 {
+        ask_new(server.addr(), "/text");
+    }
+}
+
+fn is_about(elapsed: Duration, seconds: u64) {
+    // The timer's own second, and the one in which `drip` looks up.
+    let at_least = Duration::from_secs(seconds) - Duration::from_millis(100);
+    let at_most = Duration::from_secs(seconds + 1);
+    assert!(elapsed >= at_least && elapsed <= at_most, "{elapsed:?} for a timeout of {seconds} s");
+}
+
+fn statuses(server: &Server, status: &str) -> usize {
+    server.access_log().lines().filter(|line| line.contains(&format!("\" {status} "))).count()
+}
+
+#[test]
+fn a_head_sent_byte_by_byte_ends_at_the_header_timeout() {
+    let server = start(&conf("", "client_header_timeout 2s;"));
+    let crowd: Vec<_> = (0..CROWD).map(|_| begin(server.addr(), b"GET /text")).collect();
+    others_are_served(&server);
+    // The time is that of the whole head: bytes that keep coming do not prolong it.
+    let probe = begin(server.addr(), b"GET /text");
+    let (got, elapsed) = drip(probe, b" HTTP/1.1\r\nHost: test\r\n\r\n");
+    assert_eq!(got, b"");
+    is_about(elapsed, 2);
+    for mut stream in crowd {
+        assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);
+    }
+    assert!(wait_for(|| statuses(&server, "408") == CROWD + 1, LIMIT), "{}", server.access_log());
+}
+
+#[test]
+fn a_connection_without_a_byte_ends_at_the_header_timeout() {
+    let server = start(&conf("", "client_header_timeout 1s;"));
+    let started = Instant::now();
+    let mut stream = begin(server.addr(), b"");
+    assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);
+    is_about(started.elapsed(), 1);
+}
+
+#[test]
+fn an_idle_connection_ends_at_the_keepalive_timeout() {
+    let server = start(&conf("", "keepalive_timeout 1s;"));
+    let mut stream = begin(server.addr(), b"GET /text HTTP/1.1\r\nHost: test\r\n\r\n");
+    let mut answer = [0; 4096];
+    let n = stream.read(&mut answer).expect("response");
+    assert!(answer[..n].ends_with(b"\r\n\r\nalive"));
+    let started = Instant::now();
+    assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);
+    is_about(started.elapsed(), 1);
+}
+
+#[test]
+fn a_body_that_nobody_wants_is_read_for_the_lingering_time_only() {
+    let server =
+        start(&conf("", "lingering_time 2s; lingering_timeout 5s; keepalive_timeout 60s;"));
+    let head = b"POST /text HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\n";
+    let crowd: Vec<_> = (0..CROWD).map(|_| begin(server.addr(), head)).collect();
+    others_are_served(&server);
+    let (got, elapsed) = drip(begin(server.addr(), head), b"x");
+    assert!(got.starts_with(b"HTTP/1.1 200 "), "{}", got.escape_ascii());
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+    drop(crowd);
+}
+
+#[test]
+fn a_reader_that_does_not_read_ends_at_the_send_timeout() {
+    let server = start(&conf("", "send_timeout 1s;"));
+    let len = 8 << 20;
+    std::fs::write(server.root().join("big"), pattern(len)).expect("file");
+    let head = b"GET /big HTTP/1.1\r\nHost: test\r\n\r\n";
+    let mut crowd: Vec<_> = (0..CROWD).map(|_| begin(server.addr(), head)).collect();
+    others_are_served(&server);
+    let tell = || server.access_log().lines().filter(|line| line.contains("GET /big")).count();
+    assert!(wait_for(|| tell() == CROWD, LIMIT), "{} of {CROWD} ended", tell());
+    for stream in &mut crowd {
+        let mut got = Vec::new();
+        // Closed or reset: what the system had taken still comes, the rest does not.
+        let _ = stream.read_to_end(&mut got);
+        assert!(got.len() < len);
+    }
+}
+
+#[test]
+fn a_reader_of_a_byte_a_second_delays_nobody() {
+    let server = start(&conf("", "send_timeout 30s;"));
+    std::fs::write(server.root().join("big"), pattern(8 << 20)).expect("file");
+    let head = b"GET /big HTTP/1.1\r\nHost: test\r\n\r\n";
+    let mut crowd: Vec<_> = (0..CROWD).map(|_| begin(server.addr(), head)).collect();
+    for _ in 0..2 {
+        for stream in &mut crowd {
+            assert_eq!(stream.read(&mut [0]).expect("a byte"), 1);
+        }
+        others_are_served(&server);
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
