@@ -31,6 +31,10 @@ pub enum SendError {
     TimedOut,
     /// The body ended before its end; the client sees the connection close.
     Truncated,
+    /// The file of the body did: the kernel sent nothing from this offset.
+    FileEnded(u64),
+    /// The same, where the file is read: it gave nothing of so many bytes.
+    FileUnread(usize),
 }
 
 /// How much is gathered before a write: enough for the kernel to fill its packets.
@@ -309,7 +313,7 @@ impl Output {
                 let want = slice.len().min(self.read_bytes as u64) as usize;
                 let read = ready!(self.reader.poll_read(slice, want, cx));
                 let Some(bytes) = read.ok().filter(|bytes| !bytes.is_empty()) else {
-                    return Poll::Ready(Err(SendError::Truncated));
+                    return Poll::Ready(Err(SendError::FileUnread(want)));
                 };
                 let whole = bytes.len() as u64 == slice.len();
                 (bytes, whole)
@@ -338,7 +342,7 @@ impl Output {
         ready!(self.reader.poll_warm(slice, count as u64, cx));
         let result = io.poll_send_file(cx, fd, slice.start, count);
         let written = match ready!(result) {
-            Ok(0) => return Poll::Ready(Err(SendError::Truncated)),
+            Ok(0) => return Poll::Ready(Err(SendError::FileEnded(slice.start))),
             Ok(written) => written as u64,
             Err(error) if error.raw_os_error() == Some(EINVAL) => {
                 // A file system that cannot: read it instead.

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     client::Client,
     core::Lingering,
-    engine,
+    engine, files,
     names::Names,
     plan::{Listener, Plan},
     request::{Connection, Input, Parts, Peer, Request},
@@ -501,6 +501,21 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
         SendError::Truncated => r.log_error(
             Severity::Alert,
             format_args!("response body was truncated while sending response to client"),
+        ),
+        SendError::FileEnded(at) => r.log_error(
+            Severity::Alert,
+            format_args!(
+                "sendfile() reported that \"{}\" was truncated at {at} while sending response to \
+                 client",
+                files::shown_path(r)
+            ),
+        ),
+        SendError::FileUnread(wanted) => r.log_error(
+            Severity::Alert,
+            format_args!(
+                "pread() read only 0 of {wanted} from \"{}\" while sending response to client",
+                files::shown_path(r)
+            ),
         ),
     }
     Next::Close
