@@ -4,8 +4,8 @@
 //! Answers nginx's `ngx_proxy_protocol_read` and the part of `ngx_http_wait_request_handler` that
 //! calls it.
 //!
-//! DIFFERS: the header may arrive in several pieces, within `client_header_timeout`; nginx takes one
-//! that its first read does not hold whole for broken.
+//! DIFFERS(proxy-header-in-pieces): the header may arrive in several pieces, within
+//! `client_header_timeout`; nginx takes one that its first read does not hold whole for broken.
 //!
 //! Invariant: nothing that follows the header is looked at.
 

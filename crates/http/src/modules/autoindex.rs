@@ -226,7 +226,8 @@ impl Problem {
                 (Severity::Error, 403, failed, path)
             }
             Problem::Open(failed) => (Severity::Crit, 500, failed, path),
-            // DIFFERS: nginx has sent the head by now and breaks the connection; here it is a 500.
+            // DIFFERS(autoindex-read-error): nginx has sent the head by now and breaks the
+            // connection; here it is a 500.
             Problem::Read(name, failed) => (Severity::Crit, 500, failed, &name[..]),
         };
         files::log_failed(r, severity, *failed, path);

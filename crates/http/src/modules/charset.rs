@@ -238,7 +238,8 @@ fn value_of(name: &Name, r: &Request) -> Option<Bytes> {
     match name {
         Name::Off => None,
         Name::Fixed(name) => Some(name.clone()),
-        // DIFFERS: nginx closes the connection where the variable is not set.
+        // DIFFERS(charset-variable-unset): nginx closes the connection where the variable is not
+        // set.
         Name::Var(id) => {
             let mut out = Vec::new();
             var::read(r, *id, &mut out).then(|| out.into())

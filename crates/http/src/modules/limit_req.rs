@@ -1,9 +1,9 @@
 //! Limiting the rate of requests (`ngx_http_limit_req_module`): a leaky bucket for each key.
 //!
-//! DIFFERS: a request that is rejected with 429 is told in `Retry-After` when the next one would be
-//! let through; nginx says nothing.
+//! DIFFERS(retry-after): a request that is rejected with 429 is told in `Retry-After` when the next
+//! one would be let through; nginx says nothing.
 //!
-//! DIFFERS: `limit_req_zone` has no `sync` parameter, as in nginx without the commercial part.
+//! `limit_req_zone` has no `sync` parameter, as in nginx without the commercial part.
 //!
 //! Invariant: a bucket that a request is about to be put in is not thrown out for another key.
 

@@ -3,9 +3,9 @@
 //! A line is formatted when its request is finished, into a buffer of the thread, and goes from there
 //! with all other lines of the batch to the file ([`forebay_session::log`]), or to syslog.
 //!
-//! DIFFERS: a write that fails is told without the request that was being logged, since the lines of
-//! several are written together; and a syslog server that takes no lines is told of once a minute,
-//! where nginx tells of each line.
+//! DIFFERS(log-failure-without-request): a write that fails is told without the request that was
+//! being logged, since the lines of several are written together; and a syslog server that takes no
+//! lines is told of once a minute, where nginx tells of each line.
 //!
 //! Hot path: no allocation and no lock for a file without `buffer=`.
 //! Invariant: nothing that goes wrong with a log is seen by the request.

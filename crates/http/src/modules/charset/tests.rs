@@ -54,6 +54,11 @@ fn some_responses_have_none() {
 }
 
 #[test]
+fn a_variable_that_is_not_set_names_no_charset() {
+    assert_eq!(charset("charset $arg_nothing;", |_| ()), None);
+}
+
+#[test]
 fn a_charset_of_the_response_itself_stays_unless_overridden() {
     let own = |r: &mut Request| r.response.charset = Some("utf-8".into());
     assert_eq!(charset("charset koi8-r;", own).as_deref(), Some("utf-8"));
