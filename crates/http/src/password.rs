@@ -1,6 +1,7 @@
 //! Checking a password against its hash in any of nginx's schemes (`core/ngx_crypt.c`, `crypt(3)`).
 //!
-//! DIFFERS: hashes of schemes that only some C libraries know (yescrypt, gost) match no password.
+//! DIFFERS(password-schemes): hashes of schemes that only some C libraries know (yescrypt, gost)
+//! match no password.
 //!
 //! Invariant: what is not understood does not match.
 

@@ -1,8 +1,8 @@
 //! User names and passwords (`ngx_http_auth_basic_module`, RFC 7617).
 //!
-//! DIFFERS: passwords of the slow schemes are checked by threads of their own, one a processor, with at
-//! most 1,024 requests waiting for one; beyond that requests are answered with 503. nginx's event loop
-//! stands still meanwhile.
+//! DIFFERS(password-threads): passwords of the slow schemes are checked by threads of their own,
+//! one a processor, with at most 1,024 requests waiting for one; beyond that requests are answered
+//! with 503. nginx's event loop stands still meanwhile.
 //!
 //! Invariant: whatever goes wrong, nobody is let in.
 

@@ -124,8 +124,8 @@ impl ErrorLog {
             let _ = write!(line, "*{number} ");
         }
         let _ = line.write_fmt(message);
-        // DIFFERS: a line feed in a message (of a path, say) becomes a space; nginx writes it, and a
-        // client can forge a line of the log.
+        // DIFFERS(error-log-line-feed): a line feed in a message (of a path, say) becomes a space;
+        // nginx writes it, and a client can forge a line of the log.
         line.iter_mut().filter(|b| **b == b'\n' || **b == b'\r').for_each(|b| *b = b' ');
         line.truncate(MAX_LINE - 1);
         line.push(b'\n');

@@ -127,6 +127,16 @@ fn an_error_log_may_complain_about_itself_and_is_freed() {
 }
 
 #[test]
+fn a_line_feed_in_a_message_does_not_begin_a_line() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("error.log");
+    let log = ErrorLog::to_file(log_at(&path), Severity::Error);
+    log.write(Severity::Error, None, format_args!("open() \"a\nb\r\" failed"));
+    let text = text(&path);
+    assert!(text.ends_with("open() \"a b \" failed\n") && text.lines().count() == 1, "{text}");
+}
+
+#[test]
 fn a_line_that_was_cut_off_ends_before_the_next() {
     // A socket's write may be cut off anywhere.
     let (mut near, far) = std::os::unix::net::UnixStream::pair().unwrap();
