@@ -20,8 +20,8 @@ use crate::{
     request::Request,
 };
 
-/// What became of the request body.
-#[derive(Default)]
+/// What became of the request body. Copies share it.
+#[derive(Clone, Default)]
 pub enum RequestBody {
     /// Nobody asked for it: what comes is thrown away.
     #[default]

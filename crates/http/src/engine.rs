@@ -42,25 +42,70 @@ const CLOSING: [u16; 8] = [400, 413, 414, 495, 496, 497, 500, 501];
 /// Works out the response: afterwards `r.response` is complete and filtered.
 pub async fn answer(r: &mut Request, client: &mut dyn Client) {
     let plan = r.plan.clone();
-    let mut entry = Entry::Server;
-    let mut begun = if r.internal { None } else { post_read(&plan, r, client).await };
+    let begun = if r.internal { None } else { post_read(&plan, r, client).await };
+    answer_from(&plan, r, client, Entry::Server, begun).await;
+}
+
+/// Goes on at an entry, or from what has ended already.
+async fn answer_from(
+    plan: &Plan,
+    r: &mut Request,
+    client: &mut dyn Client,
+    mut entry: Entry,
+    mut begun: Option<End>,
+) {
     loop {
         let end = match begun.take() {
             Some(end) => end,
-            None => walk(&plan, r, client, entry).await,
+            None => walk(plan, r, client, entry).await,
         };
         let end = match end {
-            End::Done => filter(&plan, r),
+            End::Done => filter(plan, r),
             other => other,
         };
         entry = match end {
             End::Done => return,
             End::Again(next) => next,
-            End::Deny(status) => match deny(&plan, r, status) {
+            End::Deny(status) => match deny(plan, r, status) {
                 Some(next) => next,
                 None => return,
             },
         };
+    }
+}
+
+/// Runs the `post_action` of a request that has been answered; its own answer goes nowhere. The
+/// status, and the location whose logs are written, are those of the action from now on, as in nginx.
+///
+/// DIFFERS: nginx runs the `post_action` of the action's own location, too, up to ten in all; here
+/// there is one.
+pub async fn post_action(r: &mut Request) {
+    let plan = r.plan.clone();
+    let target = plan.location(r.location).core.post_action.clone();
+    let entry = match target.first() {
+        None => return,
+        Some(b'@') => match plan.server(r.server).named.get(&target[..]) {
+            Some(&id) => Entry::Location(id),
+            None => {
+                let name = String::from_utf8_lossy(&target);
+                let text = format_args!("could not find named location \"{name}\"");
+                r.log_error(Severity::Error, text);
+                return;
+            }
+        },
+        Some(_) => {
+            r.set_target(&target, b"");
+            Entry::Server
+        }
+    };
+    r.internal = true;
+    r.error_status = 0;
+    let sent = std::mem::take(&mut r.response);
+    answer_from(&plan, r, &mut Nobody, entry, None).await;
+    let status = r.response.status;
+    r.response = sent;
+    if status != 0 {
+        r.response.status = status;
     }
 }
 
@@ -181,11 +226,7 @@ async fn content(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> End {
         }
     }
     let location = plan.location(r.location);
-    let handlers = match &location.sole_content {
-        Some(sole) => std::slice::from_ref(sole),
-        None => &location.content[..],
-    };
-    for handler in handlers {
+    for handler in location.sole_content.iter().chain(&location.content) {
         match run(&**handler, r, client).await {
             Flow::Decline => {}
             other => return settle(other, r),

@@ -515,6 +515,19 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         |c, n, _| value::set_flag(&mut c.port_in_redirect, n),
     ),
     set(
+        "post_action",
+        &["uri"],
+        "",
+        ANY_IF,
+        Arity::ONE,
+        "Where a request goes when it has been answered; what comes of it is not sent.",
+        |c, n, _| {
+            value::set_once(&mut c.post_action, n, |node| {
+                Ok(Bytes::copy_from_slice(&node.arg(0)?.value))
+            })
+        },
+    ),
+    set(
         "postpone_output",
         &["size"],
         "1460",

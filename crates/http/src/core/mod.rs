@@ -308,6 +308,8 @@ settings! {
     output_buffers: (usize, usize) = (2, 32 << 10);
     /// `port_in_redirect`.
     port_in_redirect: bool = true;
+    /// `post_action`: a URI or named location; empty: none.
+    post_action: Bytes = Bytes::new();
     /// `postpone_output`, bytes.
     postpone_output: usize = 1460;
     /// `read_ahead`, bytes; 0: the kernel's own.

@@ -328,6 +328,9 @@ async fn converse<T: Transport>(
         engine::reject(r, &mut client, reject.status()).await;
     }
     let next = respond(io, timer, plan, r, &mut body, verdict.is_err()).await;
+    if !r.location().core.post_action.is_empty() {
+        engine::post_action(r).await;
+    }
     log(plan, r);
     next
 }

@@ -7,11 +7,13 @@ use crate::module::{AnyModule, Entry, Module};
 mod access;
 mod addition;
 mod auth_basic;
+mod auth_request;
 mod autoindex;
 mod brotli;
 mod brotli_static;
 mod charset;
 mod coding;
+mod flv;
 mod geo;
 mod gunzip;
 pub mod gzip;
@@ -22,6 +24,7 @@ mod limit_conn;
 mod limit_req;
 mod log;
 mod map;
+mod mirror;
 mod not_modified;
 mod postpone;
 mod range;
@@ -56,7 +59,9 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         // Access.
         entry::<access::Access>(),
         entry::<auth_basic::AuthBasic>(),
+        entry::<auth_request::AuthRequest>(),
         entry::<try_files::TryFiles>(),
+        entry::<mirror::Mirror>(),
         // Content, in the order of asking.
         entry::<index::Index>(),
         entry::<autoindex::Autoindex>(),
@@ -65,6 +70,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<gzip_static::GzipStatic>(),
         entry::<static_files::StaticFiles>(),
         entry::<stub_status::StubStatus>(),
+        entry::<flv::Flv>(),
         // Filters, in the order of the response.
         entry::<not_modified::NotModified>(),
         entry::<headers::Headers>(),
