@@ -350,6 +350,7 @@ impl Location {
             sole_content: None,
             filters: Vec::new(),
             loggers: Vec::new(),
+            settings: Vec::new(),
         }
     }
 }

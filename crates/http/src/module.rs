@@ -231,6 +231,11 @@ impl Builder<'_, '_, '_> {
         self.codings.push(Box::new(coding));
     }
 
+    /// Keeps settings that variables read, see [`Location::setting`].
+    pub fn keep(&mut self, setting: impl Any + Send + Sync) {
+        self.location.settings.push(Box::new(setting));
+    }
+
     /// Adds a log writer.
     pub fn log(&mut self, logger: impl Logger + 'static) {
         self.location.loggers.push(Box::new(logger));

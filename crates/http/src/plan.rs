@@ -3,6 +3,7 @@
 //! Invariant: immutable once built; a reload makes another and swaps it in.
 
 use std::{
+    any::Any,
     collections::{BTreeSet, HashMap},
     net::SocketAddr,
     ops::Deref,
@@ -62,6 +63,13 @@ pub struct Plan {
     pub file_caches: Vec<core::FileCacheConf>,
     /// The thread pools that it names.
     pub thread_pools: Vec<core::PoolUse>,
+}
+
+impl Location {
+    /// What a module keeps here for its variables, if it is configured.
+    pub fn setting<T: 'static>(&self) -> Option<&T> {
+        self.settings.iter().find_map(|setting| setting.downcast_ref())
+    }
 }
 
 impl Plan {
@@ -157,6 +165,8 @@ pub struct Location {
     pub sole_content: Option<Box<dyn Handler>>,
     /// Response filters.
     pub filters: Vec<Box<dyn Filter>>,
+    /// What modules' variables read of their settings; one value of a type.
+    pub(crate) settings: Vec<Box<dyn Any + Send + Sync>>,
     /// Log phase.
     pub loggers: Vec<Box<dyn Logger>>,
 }

@@ -7,8 +7,8 @@
 //! Invariant: whatever goes wrong, nobody is let in.
 
 use std::{
-    io::ErrorKind,
-    path::PathBuf,
+    io::{self, ErrorKind, Read as _},
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
 
@@ -126,16 +126,16 @@ impl Handler for Guard {
             return ask(r, &realm);
         };
         let name = self.file.name.value(r);
-        let path = self.file.prefix.join(std::path::Path::new(&*os(&name)));
-        let content = match std::fs::read(&path) {
+        let path = self.file.prefix.join(Path::new(&*os(&name)));
+        let content = match read(&path) {
             Ok(content) => content,
-            Err(error) => {
+            Err((call, error)) => {
                 let (severity, status) = match error.kind() {
                     ErrorKind::NotFound => (Severity::Error, 403),
                     _ => (Severity::Crit, 500),
                 };
                 let (path, why) = (path.display(), errno_text(&error));
-                r.log_error(severity, format_args!("open() \"{path}\" failed ({why})"));
+                r.log_error(severity, format_args!("{call} \"{path}\" failed ({why})"));
                 return Flow::Deny(status);
             }
         };
@@ -163,6 +163,14 @@ impl Handler for Guard {
             }
         }
     }
+}
+
+/// The file, or which call failed; the names are those that nginx's log has.
+fn read(path: &Path) -> Result<Vec<u8>, (&'static str, io::Error)> {
+    let mut file = std::fs::File::open(path).map_err(|error| ("open()", error))?;
+    let mut content = Vec::new();
+    file.read_to_end(&mut content).map_err(|error| ("pread()", error))?;
+    Ok(content)
 }
 
 fn os(name: &[u8]) -> std::borrow::Cow<'_, std::ffi::OsStr> {

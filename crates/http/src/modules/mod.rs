@@ -14,6 +14,7 @@ mod brotli_static;
 mod charset;
 mod coding;
 mod flv;
+mod empty_gif;
 mod geo;
 mod gunzip;
 pub mod gzip;
@@ -27,9 +28,11 @@ mod map;
 mod mirror;
 mod not_modified;
 mod postpone;
+mod random_index;
 mod range;
 mod realip;
 mod rewrite;
+mod secure_link;
 mod split_clients;
 mod static_coding;
 mod static_files;
@@ -52,6 +55,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         // Variables.
         entry::<geo::Geo>(),
         entry::<split_clients::SplitClients>(),
+        entry::<secure_link::SecureLink>(),
         // Preaccess.
         entry::<realip::RealIp>(),
         entry::<limit_req::LimitReq>(),
@@ -63,6 +67,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<try_files::TryFiles>(),
         entry::<mirror::Mirror>(),
         // Content, in the order of asking.
+        entry::<random_index::RandomIndex>(),
         entry::<index::Index>(),
         entry::<autoindex::Autoindex>(),
         entry::<zstd_static::ZstdStatic>(),
@@ -71,6 +76,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<static_files::StaticFiles>(),
         entry::<stub_status::StubStatus>(),
         entry::<flv::Flv>(),
+        entry::<empty_gif::EmptyGif>(),
         // Filters, in the order of the response.
         entry::<not_modified::NotModified>(),
         entry::<headers::Headers>(),
