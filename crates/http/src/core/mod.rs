@@ -406,6 +406,10 @@ impl Own {
         if self.error_log.is_none() {
             self.error_log.clone_from(&parent.error_log);
         }
+        // A server's names are known inside it (`valid_referers server_names`).
+        if self.names.is_empty() {
+            self.names.clone_from(&parent.names);
+        }
         // `if` and `limit_except` are the same location with some settings changed.
         if matches!(self.kind, Kind::If | Kind::LimitExcept) {
             self.name = parent.name.clone();

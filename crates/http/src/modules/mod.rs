@@ -11,6 +11,7 @@ mod auth_request;
 mod autoindex;
 mod brotli;
 mod brotli_static;
+mod browser;
 mod charset;
 mod coding;
 mod empty_gif;
@@ -31,6 +32,7 @@ mod postpone;
 mod random_index;
 mod range;
 mod realip;
+mod referer;
 mod rewrite;
 mod secure_link;
 mod split_clients;
@@ -39,6 +41,7 @@ mod static_files;
 mod stub_status;
 mod sub;
 mod try_files;
+mod userid;
 mod zstd;
 mod zstd_static;
 
@@ -56,6 +59,8 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<geo::Geo>(),
         entry::<split_clients::SplitClients>(),
         entry::<secure_link::SecureLink>(),
+        entry::<referer::Referer>(),
+        entry::<browser::Browser>(),
         // Preaccess.
         entry::<realip::RealIp>(),
         entry::<limit_req::LimitReq>(),
@@ -80,6 +85,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         // Filters, in the order of the response.
         entry::<not_modified::NotModified>(),
         entry::<headers::Headers>(),
+        entry::<userid::UserId>(),
         entry::<gunzip::Gunzip>(),
         entry::<addition::Addition>(),
         entry::<sub::Sub>(),

@@ -9,7 +9,7 @@
 mod connection;
 mod request;
 
-pub(crate) use request::argument;
+pub(crate) use request::{argument, cookie_value};
 mod response;
 mod time;
 
