@@ -16,11 +16,10 @@ use forebay_rt::{
     clock,
     listen::Addr,
     timer,
-    transport::{Socket, Transport},
+    transport::{Acceptor, Socket, Transport},
 };
 use forebay_session::log::Severity;
 use tokio::{
-    net::{TcpListener, UnixListener},
     sync::mpsc::UnboundedReceiver,
     task::{AbortHandle, spawn_local},
 };
@@ -168,22 +167,8 @@ impl Thread {
     }
 }
 
-enum Acceptor {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-impl Acceptor {
-    fn new(addr: &Addr, socket: OwnedFd) -> io::Result<Acceptor> {
-        Ok(match addr {
-            Addr::Tcp(_) => Acceptor::Tcp(TcpListener::from_std(socket.into())?),
-            Addr::Unix(_) => Acceptor::Unix(UnixListener::from_std(socket.into())?),
-        })
-    }
-}
-
 async fn accept_on(thread: Rc<Thread>, listening: Rc<Listening>, socket: OwnedFd) {
-    let acceptor = match Acceptor::new(&listening.addr, socket) {
+    let acceptor = match Acceptor::new(socket) {
         Ok(acceptor) => acceptor,
         Err(error) => {
             let addr = &listening.addr;
@@ -192,25 +177,20 @@ async fn accept_on(thread: Rc<Thread>, listening: Rc<Listening>, socket: OwnedFd
         }
     };
     loop {
-        let accepted = match &acceptor {
-            Acceptor::Tcp(listener) => listener.accept().await.map(|(stream, remote)| {
-                let local = local_addr(&stream, &listening.addr);
-                start(&thread, &listening, Socket(stream), Peer::Inet(remote), local);
-            }),
-            Acceptor::Unix(listener) => listener.accept().await.map(|(stream, _)| {
-                start(&thread, &listening, Socket(stream), Peer::Unix, Peer::Unix);
-            }),
-        };
-        if let Err(error) = accepted {
-            pause(&thread, &error).await;
+        match acceptor.accept().await {
+            Ok((socket, remote)) => {
+                let local = local_addr(&socket, &listening.addr);
+                start(&thread, &listening, socket, remote.map_or(Peer::Unix, Peer::Inet), local);
+            }
+            Err(error) => pause(&thread, &error).await,
         }
     }
 }
 
-fn local_addr(stream: &tokio::net::TcpStream, listening: &Addr) -> Peer {
+fn local_addr(socket: &Socket, listening: &Addr) -> Peer {
     match listening {
         Addr::Tcp(addr) if !addr.ip().is_unspecified() => Peer::Inet(*addr),
-        _ => stream.local_addr().map_or(Peer::Unix, Peer::Inet),
+        _ => socket.local_addr().map_or(Peer::Unix, Peer::Inet),
     }
 }
 

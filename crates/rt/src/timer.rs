@@ -256,9 +256,9 @@ mod tests {
     use std::future::poll_fn;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
-        let local = tokio::task::LocalSet::new();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        local.block_on(&runtime, async {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_time().build_local(Default::default()).unwrap();
+        runtime.block_on(async {
             tokio::task::spawn_local(run());
             future.await
         })

@@ -5,17 +5,17 @@
 
 use std::{
     io::{self, IoSlice},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
-    pin::Pin,
+    net::SocketAddr,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
-    net::{TcpStream, UnixStream},
+use rustix::{
+    buffer::spare_capacity,
+    net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, recv, sendmsg},
 };
+use tokio::io::{Interest, unix::AsyncFd};
 
 /// A connected byte stream.
 pub trait Transport: 'static {
@@ -56,75 +56,121 @@ pub trait Transport: 'static {
     }
 }
 
-/// What TCP and unix streams have in common for [`Socket`].
-pub trait Stream: AsyncRead + AsyncWrite + AsFd + Unpin + 'static {
-    /// Ready when the socket can be written.
-    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
-    /// Runs a write that answers `WouldBlock` when the socket is full.
-    fn try_write_with<R>(&self, f: impl FnMut() -> io::Result<R>) -> io::Result<R>;
-    /// Sets `SO_LINGER` to zero.
-    fn linger_zero(&self);
+/// A TCP or unix socket.
+///
+/// It is made known to the event loop when it first has to wait. A request that has arrived with its
+/// connection, and is the only one on it, is answered without that: two system calls less.
+pub struct Socket(State);
+
+enum State {
+    /// Accepted, and never waited for.
+    Fresh(OwnedFd),
+    /// Known to the event loop.
+    Watched(AsyncFd<OwnedFd>),
+    /// Could not be made known to the event loop.
+    Lost,
 }
 
-impl Stream for TcpStream {
-    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        TcpStream::poll_write_ready(self, cx)
+impl Socket {
+    /// A connected, non-blocking socket.
+    pub fn new(fd: OwnedFd) -> Socket {
+        Socket(State::Fresh(fd))
     }
 
-    fn try_write_with<R>(&self, f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        self.try_io(Interest::WRITABLE, f)
+    /// Our end of it, if it is TCP.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        SocketAddr::try_from(rustix::net::getsockname(self.fd()?).ok()?).ok()
     }
 
-    fn linger_zero(&self) {
-        // A socket that is gone already needs no reset.
-        let _ = socket2::SockRef::from(self).set_linger(Some(Duration::ZERO));
-    }
-}
-
-impl Stream for UnixStream {
-    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        UnixStream::poll_write_ready(self, cx)
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.0 {
+            State::Fresh(fd) => Some(fd.as_fd()),
+            State::Watched(fd) => Some(fd.get_ref().as_fd()),
+            State::Lost => None,
+        }
     }
 
-    fn try_write_with<R>(&self, f: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-        self.try_io(Interest::WRITABLE, f)
-    }
-
-    fn linger_zero(&self) {}
-}
-
-/// A plain socket.
-pub struct Socket<S>(pub S);
-
-impl<S: Stream> Socket<S> {
-    fn poll_output<R>(
-        &self,
+    /// Tries what may have to wait; the first time that it has to, the event loop is told.
+    fn poll_io(
+        &mut self,
         cx: &mut Context<'_>,
-        mut f: impl FnMut() -> io::Result<R>,
-    ) -> Poll<io::Result<R>> {
+        interest: Interest,
+        mut f: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+        drained: impl Fn(usize) -> bool,
+    ) -> Poll<io::Result<usize>> {
+        if let State::Fresh(fd) = &self.0 {
+            match retry(|| f(fd.as_fd())) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.watch()?,
+                result => return Poll::Ready(result),
+            }
+        }
+        let State::Watched(fd) = &self.0 else { return Poll::Ready(Err(lost())) };
         loop {
-            ready!(self.0.poll_write_ready(cx))?;
-            match self.0.try_write_with(&mut f) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            let mut guard = ready!(match interest {
+                Interest::READABLE => fd.poll_read_ready(cx),
+                _ => fd.poll_write_ready(cx),
+            })?;
+            match retry(|| f(fd.get_ref().as_fd())) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Ok(done) => {
+                    // The socket is empty (or full): the next question waits for an event, and need
+                    // not be asked in vain. What the kernel said about closing is kept.
+                    if drained(done) {
+                        guard.clear_ready();
+                    }
+                    return Poll::Ready(Ok(done));
+                }
                 result => return Poll::Ready(result),
             }
         }
     }
+
+    fn watch(&mut self) -> io::Result<()> {
+        if let State::Fresh(fd) = std::mem::replace(&mut self.0, State::Lost) {
+            self.0 = State::Watched(watched(fd, Interest::READABLE.add(Interest::WRITABLE))?);
+        }
+        Ok(())
+    }
+
+    fn poll_output(
+        &mut self,
+        cx: &mut Context<'_>,
+        f: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_io(cx, Interest::WRITABLE, f, |_| false)
+    }
 }
 
-impl<S: Stream> Transport for Socket<S> {
-    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        let start = buf.len();
-        let mut window = ReadBuf::uninit(buf.spare_capacity_mut());
-        ready!(Pin::new(&mut self.0).poll_read(cx, &mut window))?;
-        let read = window.filled().len();
-        // SAFETY: `filled` is what the socket wrote into the spare capacity, from its start.
-        #[allow(unsafe_code)]
-        unsafe {
-            buf.set_len(start + read);
+fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd names one open descriptor for all of its life, and AsyncFd takes it from the
+    // event loop before it drops it.
+    #[allow(unsafe_code)]
+    let registered = unsafe { AsyncFd::register_with_interest(fd, interest) };
+    Ok(registered?)
+}
+
+fn retry(mut f: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match f() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
         }
-        Poll::Ready(Ok(read))
+    }
+}
+
+fn lost() -> io::Error {
+    io::Error::from(io::ErrorKind::NotConnected)
+}
+
+impl Transport for Socket {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        let room = buf.capacity() - buf.len();
+        self.poll_io(
+            cx,
+            Interest::READABLE,
+            |fd| Ok(recv(fd, spare_capacity(buf), RecvFlags::empty())?.0),
+            |read| read > 0 && read < room,
+        )
     }
 
     fn poll_write(
@@ -135,9 +181,9 @@ impl<S: Stream> Transport for Socket<S> {
     ) -> Poll<io::Result<usize>> {
         let mut flags = SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
-        self.poll_output(cx, || {
+        self.poll_output(cx, |fd| {
             let mut control = SendAncillaryBuffer::default();
-            Ok(sendmsg(&self.0, slices, &mut control, flags)?)
+            Ok(sendmsg(fd, slices, &mut control, flags)?)
         })
     }
 
@@ -148,18 +194,22 @@ impl<S: Stream> Transport for Socket<S> {
         offset: u64,
         count: usize,
     ) -> Poll<io::Result<usize>> {
-        self.poll_output(cx, || {
+        self.poll_output(cx, |fd| {
             let mut offset = offset;
-            Ok(rustix::fs::sendfile(&self.0, file, Some(&mut offset), count)?)
+            Ok(rustix::fs::sendfile(fd, file, Some(&mut offset), count)?)
         })
     }
 
-    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+    fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(fd) = self.fd() else { return Poll::Ready(Err(lost())) };
+        Poll::Ready(Ok(rustix::net::shutdown(fd, Shutdown::Write)?))
     }
 
     fn reset_on_close(&self) {
-        self.0.linger_zero();
+        if let Some(fd) = self.fd() {
+            // A socket that is gone already needs no reset.
+            let _ = socket2::SockRef::from(&fd).set_linger(Some(Duration::ZERO));
+        }
     }
 
     fn sends_files(&self) -> bool {
@@ -167,6 +217,115 @@ impl<S: Stream> Transport for Socket<S> {
     }
 
     fn socket(&self) -> Option<RawFd> {
-        Some(self.0.as_fd().as_raw_fd())
+        Some(self.fd()?.as_raw_fd())
+    }
+}
+
+/// A listening socket that connections are taken from.
+pub struct Acceptor(AsyncFd<OwnedFd>);
+
+impl Acceptor {
+    /// Of a non-blocking listening socket; within an event loop.
+    pub fn new(fd: OwnedFd) -> io::Result<Acceptor> {
+        Ok(Acceptor(watched(fd, Interest::READABLE)?))
+    }
+
+    /// The next connection, and its other end, if that has an address.
+    pub async fn accept(&self) -> io::Result<(Socket, Option<SocketAddr>)> {
+        loop {
+            let mut guard = self.0.readable().await?;
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let accepted = guard.try_io(|fd| Ok(rustix::net::acceptfrom_with(fd, flags)?));
+            match accepted {
+                Ok(Ok((fd, peer))) => {
+                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                    return Ok((Socket::new(fd), peer));
+                }
+                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        future::poll_fn,
+        io::{Read, Write},
+        os::unix::net::UnixStream,
+    };
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(future)
+    }
+
+    fn pair() -> (Socket, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Socket::new(ours.into()), theirs)
+    }
+
+    async fn read(socket: &mut Socket) -> io::Result<Vec<u8>> {
+        let mut buf = Vec::with_capacity(16);
+        poll_fn(|cx| socket.poll_read(cx, &mut buf)).await?;
+        Ok(buf)
+    }
+
+    #[test]
+    fn what_is_there_already_is_read_without_the_event_loop() {
+        run(async {
+            let (mut socket, mut peer) = pair();
+            peer.write_all(b"hello").unwrap();
+            assert_eq!(read(&mut socket).await.unwrap(), b"hello");
+            let slices = [IoSlice::new(b"wor"), IoSlice::new(b"ld")];
+            assert_eq!(poll_fn(|cx| socket.poll_write(cx, &slices, false)).await.unwrap(), 5);
+            assert!(matches!(socket.0, State::Fresh(_)));
+            let mut buf = [0; 5];
+            peer.read_exact(&mut buf).unwrap();
+            assert_eq!(&buf, b"world");
+        });
+    }
+
+    #[test]
+    fn an_end_that_came_with_the_last_bytes_is_not_missed() {
+        run(async {
+            let (mut socket, mut peer) = pair();
+            // Nothing there yet: from now on the event loop watches.
+            let pending = poll_fn(|cx| {
+                let mut buf = Vec::with_capacity(16);
+                Poll::Ready(socket.poll_read(cx, &mut buf).is_pending())
+            });
+            assert!(pending.await);
+            peer.write_all(b"bye").unwrap();
+            drop(peer);
+            assert_eq!(read(&mut socket).await.unwrap(), b"bye");
+            assert_eq!(read(&mut socket).await.unwrap(), b"");
+        });
+    }
+
+    #[test]
+    fn a_full_socket_waits_for_its_reader() {
+        run(async {
+            let (mut socket, mut peer) = pair();
+            let block = vec![7; 64 << 10];
+            let mut sent = 0;
+            let full = poll_fn(|cx| {
+                loop {
+                    match socket.poll_write(cx, &[IoSlice::new(&block)], false) {
+                        Poll::Ready(written) => sent += written.unwrap(),
+                        Poll::Pending => return Poll::Ready(sent),
+                    }
+                }
+            });
+            let total = full.await;
+            let mut buf = vec![0; total];
+            peer.read_exact(&mut buf).unwrap();
+            let written = poll_fn(|cx| socket.poll_write(cx, &[IoSlice::new(b"x")], false)).await;
+            assert_eq!(written.unwrap(), 1);
+        });
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{future::Future, io, thread};
 
-use tokio::{runtime::Builder, task::LocalSet};
+use tokio::runtime::{Builder, LocalOptions};
 
 use crate::{affinity, clock};
 
@@ -36,8 +36,8 @@ pub fn block_on(before_wait: fn(), future: impl Future<Output = ()>) {
         .enable_all()
         .on_thread_park(before_wait)
         .on_thread_unpark(clock::refresh)
-        .build()
+        .build_local(LocalOptions::default())
         .expect("an event loop can be made: the process has descriptors left");
-    LocalSet::new().block_on(&runtime, future);
+    runtime.block_on(future);
     before_wait();
 }
