@@ -261,12 +261,10 @@ struct Rules {
 fn put(r: &Request, out: &mut Vec<u8>, modern: bool) {
     let agent = r.field(FieldId::UserAgent);
     match r.location().setting::<Rules>() {
-        Some(rules) => {
-            if rules.is_modern(agent) == modern {
-                let value = if modern { &rules.modern_value } else { &rules.ancient_value };
-                out.extend_from_slice(value);
-            }
+        Some(rules) if rules.is_modern(agent) == modern => {
+            out.extend_from_slice(if modern { &rules.modern_value } else { &rules.ancient_value });
         }
+        Some(_) => {}
         // Where nothing is said, every browser is an old one.
         None if !modern => out.push(b'1'),
         None => {}

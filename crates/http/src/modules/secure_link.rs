@@ -1,8 +1,7 @@
 //! Links that are valid for those who know a secret, or for a time (`ngx_http_secure_link_module`).
 //!
-//! DIFFERS: hashes are compared in a time that does not tell how much of them is right.
-//!
-//! Invariant: a link is good only when its hash is that of the configured text.
+//! Invariant: a link is good only when its hash is that of the configured text; how long the comparison
+//! takes does not tell how much of a hash is right.
 
 use forebay_conf::{Arity, Contexts, Error, Node, value};
 use forebay_rt::clock;
