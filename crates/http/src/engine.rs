@@ -77,8 +77,8 @@ async fn answer_from(
 /// Runs the `post_action` of a request that has been answered; its own answer goes nowhere. The
 /// status, and the location whose logs are written, are those of the action from now on, as in nginx.
 ///
-/// DIFFERS: nginx runs the `post_action` of the action's own location, too, up to ten in all; here
-/// there is one.
+/// DIFFERS(one-post-action): nginx runs the `post_action` of the action's own location, too, up to
+/// ten in all; here there is one.
 pub async fn post_action(r: &mut Request) {
     let plan = r.plan.clone();
     let target = plan.location(r.location).core.post_action.clone();

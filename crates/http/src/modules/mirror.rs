@@ -1,8 +1,8 @@
 //! `mirror`: sends a copy of each request elsewhere, and forgets the answer
 //! (`ngx_http_mirror_module.c`).
 //!
-//! DIFFERS: nginx keeps the next request of a connection waiting until the copies of the last one are
-//! answered; here nobody waits for them.
+//! DIFFERS(mirror-nobody-waits): nginx keeps the next request of a connection waiting until the
+//! copies of the last one are answered; here nobody waits for them.
 //!
 //! Invariant: a copy never changes what its original is answered.
 

@@ -86,8 +86,8 @@ impl Filter for Conditions {
         if precondition_failed {
             // As after `ngx_http_filter_finalize_request`: nothing of the response stays.
             r.response.clear();
-            // DIFFERS(keep-alive-after-412): nginx, having had a response replaced by a filter, closes
-            // the connection.
+            // DIFFERS(keep-alive-after-412): nginx, having had a response replaced by a filter,
+            // closes the connection.
             return Filtered::Replace(412);
         }
         let rule = r.location().core.if_modified_since;

@@ -1,8 +1,14 @@
-//! Full disks under logs: requests are served, and the error log is not filled with it.
+//! Full disks: under logs requests are served, and the error log is not filled with it; under request
+//! bodies the request that needs the room gets 500, and no other.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use forebay_testkit::raw::Client;
+use forebay_testkit::tempdir::TempDir;
 use forebay_testkit::wait_for;
 
-use crate::{LIMIT, ask_new, conf, is_nginx, start};
+use crate::{LIMIT, ask_new, conf, is_nginx, pattern, start};
 
 #[test]
 fn a_full_disk_under_the_access_log_fails_no_request() {
@@ -44,4 +50,75 @@ fn temporary_directories_are_made_with_their_parents() {
     let server = start(&conf("", "client_body_temp_path {prefix}/a/b/c 1 2;"));
     ask_new(server.addr(), "/text");
     assert!(server.prefix().join("a/b/c").is_dir());
+}
+
+/// A disk of 64 kB, where this process may mount one.
+struct SmallDisk {
+    path: PathBuf,
+    _dir: TempDir,
+}
+
+impl SmallDisk {
+    fn mount() -> Option<SmallDisk> {
+        let dir = TempDir::new().expect("directory");
+        let path = dir.path().join("disk");
+        std::fs::create_dir(&path).expect("directory");
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", "size=64k,mode=0777", "tmpfs"]).arg(&path);
+        if !command.output().is_ok_and(|output| output.status.success()) {
+            println!("SKIPPED: a small disk cannot be mounted here");
+            return None;
+        }
+        Some(SmallDisk { path, _dir: dir })
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.path).status();
+    }
+}
+
+fn post(client: &mut Client, len: usize) -> u16 {
+    let head = format!("POST /upload HTTP/1.1\r\nHost: test\r\nContent-Length: {len}\r\n\r\n");
+    client.send(head.as_bytes()).expect("send");
+    // The server may answer and close before it has read everything.
+    let _ = client.send(&pattern(len));
+    client.read_response(false).expect("response").status
+}
+
+#[test]
+fn a_full_disk_under_a_request_body_fails_that_request_only() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let inside = format!(
+        "client_body_temp_path {}; client_body_buffer_size 8k; client_max_body_size 10m;
+        location = /upload {{ mirror /copy; error_page 405 =200 /text; }}
+        location = /copy {{ internal; }}",
+        disk.path().display()
+    );
+    let server = start(&conf("", &inside));
+    std::fs::write(server.root().join("upload"), "x").expect("file");
+    for _ in 0..3 {
+        // What fits is taken, before and after.
+        let mut client = Client::connect(server.addr()).expect("connect");
+        assert_eq!(post(&mut client, 20_000), 200, "{}", server.error_log());
+        let mut client = Client::connect(server.addr()).expect("connect");
+        assert_eq!(post(&mut client, 1_000_000), 500, "{}", server.error_log());
+        ask_new(server.addr(), "/text");
+    }
+    let text = " failed (28: No space left on device)";
+    assert!(wait_for(|| server.error_log().contains(text), LIMIT), "{}", server.error_log());
+    // Nothing stays behind.
+    let left = || files_below(disk.path());
+    assert!(wait_for(|| left() == 0, LIMIT), "{} files are left", left());
+}
+
+fn files_below(dir: &Path) -> usize {
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths.map(|path| if path.is_dir() { files_below(&path) } else { 1 }).sum()
 }
