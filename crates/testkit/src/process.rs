@@ -46,12 +46,22 @@ pub fn cpu_time_ns(pids: &[Pid]) -> u64 {
 
 /// Proportional set size of the given processes, in bytes.
 pub fn pss_bytes(pids: &[Pid]) -> io::Result<u64> {
+    rollup(pids, "Pss:")
+}
+
+/// The part of it that no file stands behind, in bytes: what does not change when other processes of
+/// the same program come and go.
+pub fn anonymous_bytes(pids: &[Pid]) -> io::Result<u64> {
+    rollup(pids, "Pss_Anon:")
+}
+
+fn rollup(pids: &[Pid], name: &str) -> io::Result<u64> {
     let mut sum = 0;
     for pid in pids {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        sum += kib.ok_or_else(|| io::Error::other("no Pss line in smaps_rollup"))? * 1024;
+        sum += kib.ok_or_else(|| io::Error::other(format!("no {name} in smaps_rollup")))? * 1024;
     }
     Ok(sum)
 }
@@ -93,6 +103,7 @@ mod tests {
         assert!(threads(me).contains(&me));
         assert!(cpu_time_ns(&[me]) > 0);
         assert!(pss_bytes(&[me]).expect("smaps_rollup") > 4096);
+        assert!(anonymous_bytes(&[me]).expect("smaps_rollup") > 4096);
         assert!(open_files(me) >= 3);
     }
 

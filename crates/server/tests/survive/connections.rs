@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_testkit::raw::Client;
 use forebay_testkit::{Server, process, wait_for};
 
-use crate::{LIMIT, ask, ask_new, conf, request, start};
+use crate::{LIMIT, ask, ask_new, conf, request, start, start_to_weigh};
 
 const IDLE: usize = 5_000;
 
@@ -80,17 +80,17 @@ fn idle_connections_cost_no_processor_time() {
 
 #[test]
 fn idle_connection_is_small() {
-    let server = start(&conf("", ""));
+    let server = start_to_weigh(&conf("", ""));
     // What is made once for the first requests is not theirs.
     drop(idle_connections(&server, 50));
     let tree = server.process_tree();
     let settled = || process::open_files(tree[tree.len() - 1]) < 50;
     assert!(wait_for(settled, LIMIT));
-    let before = process::pss_bytes(&tree).expect("smaps_rollup");
+    let before = process::anonymous_bytes(&tree).expect("smaps_rollup");
     let _idle = idle_connections(&server, IDLE);
     // The memory of a request stays with its connection for a second, should the next one follow.
     let each = || {
-        let now = process::pss_bytes(&tree).expect("smaps_rollup");
+        let now = process::anonymous_bytes(&tree).expect("smaps_rollup");
         now.saturating_sub(before) / IDLE as u64
     };
     let is_small = wait_for(|| each() < 1024, Duration::from_secs(10));

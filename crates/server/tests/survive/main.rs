@@ -52,6 +52,14 @@ fn start(text: &str) -> Server {
     Server::start(Kind::Forebay, text)
 }
 
+/// Starts it with an allocator that takes memory in small pages: in steps of 2 MB, nothing of what
+/// connections take is to be seen.
+fn start_to_weigh(text: &str) -> Server {
+    raise_file_limit();
+    let builder = Server::builder(Kind::Forebay, text).env("MIMALLOC_ALLOW_THP", "0");
+    builder.start().unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// Whether nginx stands in Forebay's place.
 fn is_nginx() -> bool {
     binary(Kind::Forebay).is_some_and(|path| path.file_name().is_some_and(|name| name == "nginx"))
