@@ -364,6 +364,12 @@ fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
     Ok(())
 }
 
+/// Runs the filters over a response that replaces another; they may not refuse it.
+pub fn filter_again(r: &mut Request) {
+    let plan = r.plan.clone();
+    let _ = filter(&plan, r);
+}
+
 fn filter(plan: &Plan, r: &mut Request) -> End {
     if r.error_status != 0 {
         r.response.status = r.error_status;

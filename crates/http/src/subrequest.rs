@@ -4,11 +4,14 @@
 //! Invariant: a subrequest begins when it is first polled, and ends with the body that it is in.
 
 use std::{
+    cell::Cell,
     future::Future,
     pin::Pin,
+    rc::Rc,
     task::{Context, Poll, ready},
 };
 
+use bytes::Bytes;
 use forebay_session::log::Severity;
 
 use crate::{
@@ -20,6 +23,20 @@ use crate::{
 /// A subrequest on its way, and then its body.
 pub struct Subrequest {
     state: State,
+    /// What stands for an answer that is empty or an error.
+    stub: Option<Stub>,
+    /// Whether a byte of the answer has been handed out.
+    sent: bool,
+    /// Told when all has been handed out.
+    done: Rc<Cell<bool>>,
+}
+
+/// What is sent in the place of an answer that is empty or an error (`ngx_http_ssi_stub_output`).
+pub struct Stub {
+    /// The text, which goes through the filters of the subrequest's location.
+    pub text: Bytes,
+    /// Its type.
+    pub content_type: Option<Bytes>,
 }
 
 enum State {
@@ -36,14 +53,30 @@ impl Subrequest {
             engine::subrequest(&mut child).await;
             child
         });
-        Subrequest { state: State::Answering(answering) }
+        let state = State::Answering(answering);
+        Subrequest { state, stub: None, sent: false, done: Rc::default() }
+    }
+
+    /// The same with a stub.
+    pub fn with_stub(child: Request, stub: Stub) -> Subrequest {
+        Subrequest { stub: Some(stub), ..Subrequest::new(child) }
+    }
+
+    /// Becomes true when all of the answer has been handed out.
+    pub fn done(&self) -> Rc<Cell<bool>> {
+        self.done.clone()
     }
 
     /// Works out the answer, not the body; the request that was answered, unless its body was pulled
     /// to the end.
     pub fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Option<&mut Request>> {
         if let State::Answering(answering) = &mut self.state {
-            self.state = State::Sending(ready!(answering.as_mut().poll(cx)));
+            let mut child = ready!(answering.as_mut().poll(cx));
+            let failed = child.error_status != 0 || child.response.status >= 300;
+            if failed && let Some(stub) = self.stub.take() {
+                put_stub(&mut child, stub);
+            }
+            self.state = State::Sending(child);
         }
         Poll::Ready(match &mut self.state {
             State::Sending(child) => Some(child),
@@ -54,17 +87,39 @@ impl Subrequest {
 
 impl Source for Subrequest {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
-        let Some(child) = ready!(self.poll_answer(cx)) else { return Poll::Ready(None) };
-        if child.response.header_only {
-            self.state = State::Over;
-            return Poll::Ready(None);
+        loop {
+            ready!(self.poll_answer(cx));
+            let State::Sending(child) = &mut self.state else { return Poll::Ready(None) };
+            let next = match child.response.header_only {
+                true => None,
+                false => ready!(child.response.body.poll_next(cx)),
+            };
+            if next.is_none()
+                && !self.sent
+                && let Some(stub) = self.stub.take()
+            {
+                put_stub(child, stub);
+                continue;
+            }
+            match &next {
+                Some(Ok(chunk)) => self.sent |= !chunk.is_empty(),
+                _ => {
+                    self.state = State::Over;
+                    self.done.set(true);
+                }
+            }
+            return Poll::Ready(next);
         }
-        let next = ready!(child.response.body.poll_next(cx));
-        if !matches!(next, Some(Ok(_))) {
-            self.state = State::Over;
-        }
-        Poll::Ready(next)
     }
+}
+
+/// Replaces the answer.
+fn put_stub(child: &mut Request, stub: Stub) {
+    child.response.clear();
+    child.error_status = 0;
+    let content_type = stub.content_type.unwrap_or_default();
+    child.respond(200, content_type, stub.text);
+    engine::filter_again(child);
 }
 
 /// How many subrequests one request may have in all: nginx counts those that are under way

@@ -187,12 +187,33 @@ pub fn text(r: &mut Request) -> String {
 /// A response of type `text/html` to `GET /` under the inside of a `server` block, whose body comes
 /// in these pieces, filtered.
 pub fn filtered(conf: &str, pieces: &[&[u8]]) -> Request {
-    let mut r = request(conf, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let plan = plan(&format!("server {{ listen 127.0.0.1:1; {conf} }}"));
+    filtered_of(&Arc::new(plan.expect("it must load")), pieces)
+}
+
+/// The same under a plan.
+pub fn filtered_of(plan: &Arc<Plan>, pieces: &[&[u8]]) -> Request {
+    let mut r = request_of(plan.clone(), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     r.respond(200, "text/html".into(), Bytes::from(pieces.concat()));
     let chunks = pieces.iter().map(|piece| Chunk::Bytes(Bytes::copy_from_slice(piece)));
     r.response.body = Body::Chunks(chunks.collect());
     filter(&mut r);
     r
+}
+
+/// The text that comes out of a body, which is the same however it is cut.
+pub fn filtered_text(conf: &str, text: &str) -> String {
+    let plan = plan(&format!("server {{ listen 127.0.0.1:1; {conf} }}"));
+    let plan = Arc::new(plan.expect("it must load"));
+    let input = text.as_bytes();
+    let whole = self::text(&mut filtered_of(&plan, &[input]));
+    for at in 1..input.len() {
+        let mut r = filtered_of(&plan, &[&input[..at], &input[at..]]);
+        assert_eq!(self::text(&mut r), whole, "{conf}: {text} cut at {at}");
+    }
+    let bytes: Vec<&[u8]> = input.chunks(1).collect();
+    assert_eq!(self::text(&mut filtered_of(&plan, &bytes)), whole, "{conf}: {text}");
+    whole
 }
 
 /// Pulls a body that never has to wait for anything but its turn, to its end.

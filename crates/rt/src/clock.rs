@@ -116,9 +116,50 @@ pub fn local_time(seconds: i64) -> LocalTime {
     }
 }
 
+/// Writes a moment as `strftime` does, in the C locale; `utc`: in Greenwich, else in the local zone.
+/// `false`, and nothing is written, when it comes out empty or longer than 2,047 bytes, or the format
+/// holds a NUL.
+pub fn format_time(format: &[u8], seconds: i64, utc: bool, out: &mut Vec<u8>) -> bool {
+    let Ok(format) = std::ffi::CString::new(format) else { return false };
+    let mut text = [0u8; 2048];
+    let time: libc::time_t = seconds;
+    let mut tm = std::mem::MaybeUninit::<libc::tm>::zeroed();
+    // SAFETY: as in `local_time` for the first calls; `strftime` writes no more than the given
+    // length, reads a `tm` that is initialised and a format that ends with a NUL.
+    #[allow(unsafe_code)]
+    let len = unsafe {
+        match utc {
+            true => libc::gmtime_r(&time, tm.as_mut_ptr()),
+            false => libc::localtime_r(&time, tm.as_mut_ptr()),
+        };
+        let tm = tm.assume_init();
+        libc::strftime(text.as_mut_ptr().cast(), text.len(), format.as_ptr(), &tm)
+    };
+    out.extend_from_slice(&text[..len]);
+    len > 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_formatted_in_the_c_locale() {
+        for (format, want) in [
+            ("%A, %d-%b-%Y %H:%M:%S %Z", Some("Tuesday, 14-Nov-2023 22:13:20 GMT")),
+            ("%s-%%-x", None),
+            ("", None),
+            ("%5000d", None),
+            ("a\0b", None),
+        ] {
+            let mut out = Vec::new();
+            let found = format_time(format.as_bytes(), 1_700_000_000, true, &mut out);
+            assert_eq!(found, !out.is_empty());
+            if let Some(want) = want {
+                assert_eq!(String::from_utf8(out).unwrap(), want);
+            }
+        }
+    }
 
     #[test]
     fn local_time_and_offset_give_back_the_seconds() {

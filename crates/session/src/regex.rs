@@ -72,6 +72,11 @@ impl Regex {
         self.groups - 1
     }
 
+    /// The named groups: `(group, name)`.
+    pub fn names(&self) -> &[(usize, Box<str>)] {
+        &self.names
+    }
+
     /// Declares the variables that the named groups set: `(group, variable)`.
     pub fn bind<S: Scope>(&self, registry: &mut Registry<S>, span: Span) -> Result<Groups, Error> {
         self.names.iter().map(|(n, name)| Ok((*n, registry.stored(name, span)?))).collect()

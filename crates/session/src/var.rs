@@ -283,6 +283,21 @@ fn compute_deeper<S: Scope>(
     found
 }
 
+/// The same by a name that nobody knew before (SSI): variables that the configuration mentions, the
+/// built-in ones, and the families.
+pub fn read_named<S: Scope>(scope: &S, name: &str, out: &mut Vec<u8>) -> bool {
+    let registry = scope.registry();
+    if let Some(id) = registry.find(name) {
+        return read(scope, id, out);
+    }
+    let name = &*name.to_ascii_lowercase();
+    let matching = registry.prefixes.iter().filter(|(prefix, _)| name.starts_with(prefix));
+    match matching.max_by_key(|(prefix, _)| prefix.len()) {
+        Some((prefix, read)) => read(scope, &name.as_bytes()[prefix.len()..], out),
+        None => false,
+    }
+}
+
 /// Reads what is kept, or computes and keeps it.
 fn keep_first<S: Scope>(
     scope: &S,

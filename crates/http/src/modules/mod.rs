@@ -36,6 +36,7 @@ mod referer;
 mod rewrite;
 mod secure_link;
 mod split_clients;
+mod ssi;
 mod static_coding;
 mod static_files;
 mod stub_status;
@@ -90,6 +91,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<addition::Addition>(),
         entry::<sub::Sub>(),
         entry::<charset::Charset>(),
+        entry::<ssi::Ssi>(),
         // Here bodies that hold other bodies become one.
         entry::<postpone::Postpone>(),
         // Compression, in the order of preference.

@@ -364,17 +364,8 @@ impl Source for Replaced {
 mod tests {
     use crate::testing;
 
-    /// What comes out, whatever the borders of the pieces.
     fn replace(conf: &str, text: &str) -> String {
-        let text = text.as_bytes();
-        let whole = testing::text(&mut testing::filtered(conf, &[text]));
-        for at in 1..text.len() {
-            let mut r = testing::filtered(conf, &[&text[..at], &text[at..]]);
-            assert_eq!(testing::text(&mut r), whole, "{conf}: split at {at}");
-        }
-        let bytes: Vec<&[u8]> = text.chunks(1).collect();
-        assert_eq!(testing::text(&mut testing::filtered(conf, &bytes)), whole, "{conf}");
-        whole
+        testing::filtered_text(conf, text)
     }
 
     #[test]
