@@ -30,6 +30,8 @@ pub struct BodyReader {
     /// Bytes of the body read from the wire, for `$request_length`.
     pub wire_bytes: u64,
     expects_continue: bool,
+    /// Bytes of interim responses, which nginx counts among those sent.
+    pub interim_bytes: u64,
 }
 
 impl BodyReader {
@@ -40,7 +42,7 @@ impl BodyReader {
             BodyLength::Length(length) => Left::Bytes(length),
             BodyLength::Chunked => Left::Chunked(Decoder::default()),
         };
-        BodyReader { left, ahead, handed_out: 0, wire_bytes: 0, expects_continue }
+        BodyReader { left, ahead, handed_out: 0, wire_bytes: 0, expects_continue, interim_bytes: 0 }
     }
 
     /// Whether the body has been read to its end.
@@ -144,7 +146,9 @@ impl<T: Transport> H1Client<'_, T> {
         while !self.interim.is_empty() {
             let slices = [std::io::IoSlice::new(self.interim)];
             let written = ready!(self.io.poll_write(cx, &slices, false));
-            self.interim = &self.interim[written.map_err(|_| BodyError::Gone)?..];
+            let written = written.map_err(|_| BodyError::Gone)?;
+            self.body.interim_bytes += written as u64;
+            self.interim = &self.interim[written..];
         }
         Poll::Ready(Ok(()))
     }

@@ -328,6 +328,7 @@ async fn converse<T: Transport>(
         engine::reject(r, &mut client, reject.status()).await;
     }
     let next = respond(io, timer, plan, r, &mut body, verdict.is_err()).await;
+    r.bytes_sent += body.interim_bytes;
     if !r.location().core.post_action.is_empty() {
         engine::post_action(r).await;
     }
@@ -349,7 +350,6 @@ async fn read_head<T: Transport>(
     input: &mut Input,
     options: &h1::Options,
 ) -> Result<usize, HeadError> {
-    parser.reset();
     parser.reset();
     loop {
         match parser.parse(&input.buf, options) {
