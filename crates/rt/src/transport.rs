@@ -13,7 +13,7 @@ use std::{
 
 use rustix::{
     buffer::spare_capacity,
-    net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, recv, sendmsg},
+    net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, recv, send, sendmsg},
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -181,9 +181,13 @@ impl Transport for Socket {
     ) -> Poll<io::Result<usize>> {
         let mut flags = SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
-        self.poll_output(cx, |fd| {
-            let mut control = SendAncillaryBuffer::default();
-            Ok(sendmsg(fd, slices, &mut control, flags)?)
+        // The plainest call that will do: the kernel reads a message header more slowly.
+        self.poll_output(cx, |fd| match slices {
+            [one] => Ok(send(fd, one, flags)?),
+            _ => {
+                let mut control = SendAncillaryBuffer::default();
+                Ok(sendmsg(fd, slices, &mut control, flags)?)
+            }
         })
     }
 

@@ -37,6 +37,8 @@ pub enum SendError {
     FileUnread(usize),
 }
 
+/// Bodies up to that size are copied behind their head: cheaper than to name two pieces to the kernel.
+const JOINED_BYTES: usize = 4096;
 /// How much is gathered before a write: enough for the kernel to fill its packets.
 const GATHER_BYTES: u64 = 128 << 10;
 /// What sendfile answers for files that the kernel cannot send itself.
@@ -64,6 +66,12 @@ pub async fn send<T: Transport>(
     };
     r.head_sent = head.len() as u64;
     if let (Some(bytes), None, false) = (in_memory, &pace, framing.chunked) {
+        let mut head = head;
+        let mut bytes = bytes;
+        if bytes.len() <= JOINED_BYTES {
+            head.extend_from_slice(&bytes);
+            bytes = Bytes::new();
+        }
         let result = send_pair(io, timer, timeout_ms, &head, &bytes, &mut r.bytes_sent).await;
         forebay_rt::pool::recycle(head);
         return result;
