@@ -4,6 +4,7 @@
 //! and writing. Hot path: no allocation.
 
 use std::{
+    cell::Cell,
     io::{self, IoSlice},
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
@@ -99,9 +100,19 @@ impl Socket {
         drained: impl Fn(usize) -> bool,
     ) -> Poll<io::Result<usize>> {
         if let State::Fresh(fd) = &self.0 {
-            match retry(|| f(fd.as_fd())) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.watch()?,
-                result => return Poll::Ready(result),
+            let result = match Arrival::worth_a_try() {
+                true => retry(|| f(fd.as_fd())),
+                false => Err(io::ErrorKind::WouldBlock.into()),
+            };
+            match result {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    Arrival::learn(false);
+                    self.watch()?;
+                }
+                result => {
+                    Arrival::learn(true);
+                    return Poll::Ready(result);
+                }
             }
         }
         let State::Watched(fd) = &self.0 else { return Poll::Ready(Err(lost())) };
@@ -138,6 +149,35 @@ impl Socket {
         f: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         self.poll_io(cx, Interest::WRITABLE, f, |_| false)
+    }
+}
+
+/// Whether requests arrive together with their connections on this thread: where they never do, a try
+/// costs a system call and gains nothing.
+struct Arrival;
+
+thread_local! {
+    static ARRIVED: Cell<u8> = const { Cell::new(Arrival::SURE) };
+}
+
+impl Arrival {
+    /// After so many vain tries in a row, only every so many-th connection is tried.
+    const SURE: u8 = 8;
+    const RARELY: u8 = 32;
+
+    fn worth_a_try() -> bool {
+        let left = ARRIVED.get();
+        left > 0 && left <= Self::SURE
+    }
+
+    fn learn(arrived: bool) {
+        ARRIVED.set(match (arrived, ARRIVED.get()) {
+            (true, _) => Self::SURE,
+            // Beyond `SURE` it counts down to the next try, which is then the only one.
+            (false, 0 | 1) => Self::SURE + Self::RARELY,
+            (false, left) if left == Self::SURE + 1 => 1,
+            (false, left) => left - 1,
+        });
     }
 }
 
@@ -292,6 +332,19 @@ mod tests {
             peer.read_exact(&mut buf).unwrap();
             assert_eq!(&buf, b"world");
         });
+    }
+
+    #[test]
+    fn vain_tries_become_rare_and_one_that_succeeds_is_learned_from() {
+        ARRIVED.set(Arrival::SURE);
+        let tries = (0..400).filter(|_| {
+            let tried = Arrival::worth_a_try();
+            Arrival::learn(false);
+            tried
+        });
+        assert!((15..=30).contains(&tries.count()));
+        Arrival::learn(true);
+        assert!(Arrival::worth_a_try());
     }
 
     #[test]

@@ -606,3 +606,23 @@ async fn keep<T: Transport>(
         Next::Ready(ahead)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use forebay_rt::{listen::Addr, transport::Socket};
+
+    #[test]
+    fn an_idle_connection_fits_a_task_of_256_bytes() {
+        let connection =
+            testing::request("", "GET / HTTP/1.1\r\nHost: a\r\n\r\n").connection.clone();
+        let addr = Addr::Unix("/".into());
+        let listening = Rc::new(Listening { addr, index: Cell::new(None) });
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let serving =
+            serve(connection.clone(), Socket::new(socket.into()), connection, listening, None);
+        // tokio adds 104 bytes and rounds up to 128.
+        assert!(size_of_val(&serving) <= 152, "{}", size_of_val(&serving));
+    }
+}
