@@ -13,6 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use forebay_session::log::Severity;
+use forebay_wire::h1::BodyLength;
 
 use crate::{
     client::Client,
@@ -110,13 +111,23 @@ impl TempFile {
 
 /// Reads the whole body into `r.body`. Errors are statuses to finish the request with.
 pub async fn read(r: &mut Request, client: &mut dyn Client) -> Result<(), u16> {
+    let mode = r.location().core.client_body_in_file_only;
+    read_as(r, client, mode).await
+}
+
+/// The same as `client_body_in_file_only` with that value; a body that is announced and empty has a
+/// file, too, unless it is `off`.
+pub async fn read_as(
+    r: &mut Request,
+    client: &mut dyn Client,
+    mode: BodyInFile,
+) -> Result<(), u16> {
     if !r.body.is_unread() {
         return Ok(());
     }
     let core = &r.location().core;
     let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
     let in_memory = core.client_body_buffer_size;
-    let mode = core.client_body_in_file_only;
     let temp_path = core.client_body_temp_path.clone();
     let mut memory = Vec::new();
     let mut file: Option<TempFile> = None;
@@ -126,7 +137,7 @@ pub async fn read(r: &mut Request, client: &mut dyn Client) -> Result<(), u16> {
         let end = piece.is_none();
         let piece = piece.unwrap_or_default();
         let spill = memory.len() + piece.len() > in_memory || (end && mode != BodyInFile::Off);
-        let empty = end && memory.is_empty() && file.is_none();
+        let empty = end && memory.is_empty() && r.input.framing.body == BodyLength::None;
         if file.is_none() && spill && !empty {
             file = Some(spill_into(r, &temp_path, mode)?);
         }

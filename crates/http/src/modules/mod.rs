@@ -14,6 +14,7 @@ mod brotli_static;
 mod browser;
 mod charset;
 mod coding;
+mod dav;
 mod empty_gif;
 mod flv;
 mod geo;
@@ -76,6 +77,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<random_index::RandomIndex>(),
         entry::<index::Index>(),
         entry::<autoindex::Autoindex>(),
+        entry::<dav::Dav>(),
         entry::<zstd_static::ZstdStatic>(),
         entry::<brotli_static::BrotliStatic>(),
         entry::<gzip_static::GzipStatic>(),

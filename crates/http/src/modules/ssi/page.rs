@@ -56,6 +56,8 @@ enum Wait {
 }
 
 /// An answer that becomes a variable.
+///
+/// DIFFERS(ssi-set-nested): nginx closes the connection where it has includes of its own.
 struct Collect {
     name: Vec<u8>,
     child: Subrequest,

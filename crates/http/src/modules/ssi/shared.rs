@@ -7,7 +7,7 @@ use forebay_session::var::Captures;
 
 /// How many bytes of variables and blocks a request keeps.
 ///
-/// DIFFERS: nginx keeps all; `set var="x" value="$x$x"` doubles it each time.
+/// DIFFERS(ssi-bounded): nginx keeps all; `set var="x" value="$x$x"` doubles it each time.
 pub const MAX_KEPT: usize = 4 << 20;
 
 /// Too much to keep.

@@ -158,6 +158,13 @@ fn includes_are_put_in_their_place() {
 }
 
 #[test]
+fn a_page_with_includes_becomes_a_variable() {
+    let text = b"<!--#include virtual='/nested' set='x' -->-<!--#echo var='x' encoding='none' -->";
+    let mut r = testing::filtered(&format!("{PLACES} ssi on;"), &[text]);
+    assert_eq!(testing::text(&mut r), "-n[/one]");
+}
+
+#[test]
 fn a_page_that_includes_itself_ends() {
     let mut r =
         testing::filtered(&format!("{PLACES} ssi on;"), &[b"<!--#include virtual='/loop' -->"]);

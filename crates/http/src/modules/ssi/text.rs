@@ -17,7 +17,7 @@ use crate::request::Request;
 
 /// How long a value may become.
 ///
-/// DIFFERS: nginx has no limit.
+/// DIFFERS(ssi-bounded): nginx has no limit.
 const MAX_VALUE: usize = 64 << 10;
 
 /// The command ends with the message of errors; what is wrong is in the log.
