@@ -3,7 +3,7 @@
 //! Order, as in nginx: the exact name, the longest wildcard that begins with `*`, the longest that
 //! ends with `*`, the first regular expression in the file, the default server of the address.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 use forebay_session::regex::{Groups, Regex};
 

@@ -2,7 +2,7 @@
 //!
 //! Answers nginx's `ngx_http_core_find_location`.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 use forebay_session::regex::{Groups, Regex};
 

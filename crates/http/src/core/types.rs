@@ -1,11 +1,10 @@
 //! `types`: from file name extension to MIME type.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use hashbrown::HashMap;
+
 use forebay_conf::{Error, Node};
 
 /// A `types` block, ready to look up.
