@@ -63,13 +63,16 @@ fn lock_dir() -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn reserved_ports_differ_and_can_be_bound() {
         let ports: Vec<Port> = (0..8).map(|_| Port::reserve().expect("port")).collect();
         for (i, port) in ports.iter().enumerate() {
             assert!(ports[..i].iter().all(|other| other.number() != port.number()));
-            TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).expect("free");
+            // A process that another test is just starting holds every socket until its exec.
+            let is_free = || TcpListener::bind((Ipv4Addr::LOCALHOST, port.number())).is_ok();
+            assert!(crate::wait_for(is_free, Duration::from_secs(5)));
         }
     }
 }
