@@ -223,7 +223,10 @@ impl Drop for Open {
             self.0.ended.notify_one();
         }
         if std::thread::panicking() {
+            // What went wrong, and where, the panic has said on standard error.
             Counters::up(&self.0.worker.counters().panics);
+            let text = format_args!("serving a connection panicked; the connection is closed");
+            self.0.error_log(Severity::Alert, text);
         }
     }
 }
