@@ -162,6 +162,13 @@ pub fn answer(r: &mut Request) {
     assert!(polled.is_ready(), "a handler waits");
 }
 
+/// The same, where a handler may give others their turn.
+pub fn answer_waiting(r: &mut Request) {
+    let mut client = Nobody;
+    let mut future = std::pin::pin!(engine::answer(r, &mut client));
+    while future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {}
+}
+
 /// The names and values of the list of a response's fields, one a line.
 pub fn fields(r: &Request) -> String {
     let line = |field: &crate::response::Field| {

@@ -28,6 +28,7 @@ mod limit_req;
 mod log;
 mod map;
 mod mirror;
+mod mp4;
 mod not_modified;
 mod postpone;
 mod random_index;
@@ -84,6 +85,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<static_files::StaticFiles>(),
         entry::<stub_status::StubStatus>(),
         entry::<flv::Flv>(),
+        entry::<mp4::Mp4>(),
         entry::<empty_gif::EmptyGif>(),
         // Filters, in the order of the response.
         entry::<not_modified::NotModified>(),
