@@ -48,6 +48,10 @@ pub trait Transport: 'static {
     /// Makes the closing that follows a reset (`reset_timedout_connection`): unsent data is freed.
     fn reset_on_close(&self);
 
+    /// Holds back packets that are not full (`TCP_CORK`), or lets what is held back go. Around a file
+    /// it costs less than saying of each piece that more follows.
+    fn cork(&self, _on: bool) {}
+
     /// Whether files go out without passing through the process.
     fn sends_files(&self) -> bool;
 
@@ -253,6 +257,13 @@ impl Transport for Socket {
         if let Some(fd) = self.fd() {
             // A socket that is gone already needs no reset.
             let _ = socket2::SockRef::from(&fd).set_linger(Some(Duration::ZERO));
+        }
+    }
+
+    fn cork(&self, on: bool) {
+        if let Some(fd) = self.fd() {
+            // Unix sockets have no packets to fill.
+            let _ = rustix::net::sockopt::set_tcp_cork(fd, on);
         }
     }
 

@@ -90,6 +90,7 @@ pub async fn send<T: Transport>(
         pace,
         sent: 0,
         truncated: false,
+        corked: false,
     };
     let result = poll_fn(|cx| output.poll(io, timer, timeout_ms, cx)).await;
     r.bytes_sent += output.sent;
@@ -210,6 +211,8 @@ struct Output {
     pace: Option<Pace>,
     sent: u64,
     truncated: bool,
+    /// Whether the socket holds back what is not a full packet, as a file is on its way.
+    corked: bool,
 }
 
 impl Output {
@@ -226,6 +229,7 @@ impl Output {
             // connections their turn (a compressor) would never get to do so.
             waiting = waiting || self.gather(cx).is_pending();
             let Some(_) = self.queue.front() else {
+                self.uncork(io);
                 if self.truncated {
                     return Poll::Ready(Err(SendError::Truncated));
                 }
@@ -336,6 +340,13 @@ impl Output {
         Poll::Ready(Ok(()))
     }
 
+    /// Lets go what the socket holds back: nothing waits for a packet to fill that may never be full.
+    fn uncork<T: Transport>(&mut self, io: &T) {
+        if std::mem::take(&mut self.corked) {
+            io.cork(false);
+        }
+    }
+
     fn write_file<T: Transport>(
         &mut self,
         io: &mut T,
@@ -355,6 +366,7 @@ impl Output {
             Err(error) if error.raw_os_error() == Some(EINVAL) => {
                 // A file system that cannot: read it instead.
                 self.sendfile = false;
+                self.uncork(io);
                 return Poll::Ready(Ok(()));
             }
             Err(_) => return Poll::Ready(Err(SendError::Gone)),
@@ -363,6 +375,7 @@ impl Output {
         if slice.is_empty() {
             self.reader.next_slice();
             self.queue.pop_front();
+            self.uncork(io);
         }
         self.sent += written;
         self.queued = self.queued.saturating_sub(written);
@@ -382,8 +395,13 @@ impl Output {
         let mut more = !waiting && self.body.is_some();
         for chunk in &self.queue {
             let Chunk::Bytes(bytes) = chunk else {
-                // The file follows at once.
+                // The file follows at once, in the same packets.
                 more = left > 0;
+                let by_kernel = matches!(chunk, Chunk::File(f) if f.in_memory().is_none());
+                if more && self.sendfile && by_kernel && !self.corked {
+                    self.corked = true;
+                    io.cork(true);
+                }
                 break;
             };
             if count == MAX_SLICES || left == 0 {
