@@ -690,7 +690,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::FLAG,
         "Whether small packets are sent at once.",
-        |c, n, _| value::set_flag(&mut c.tcp_nodelay, n),
+        |c, n, cx| {
+            value::set_flag(&mut c.tcp_nodelay, n)?;
+            no_meaning(n, cx, "small packets always leave at once")
+        },
     ),
     set(
         "tcp_nopush",
@@ -699,7 +702,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::FLAG,
         "Whether head and body leave in full packets.",
-        |c, n, _| value::set_flag(&mut c.tcp_nopush, n),
+        |c, n, cx| {
+            value::set_flag(&mut c.tcp_nopush, n)?;
+            no_meaning(n, cx, "head and body always leave in full packets")
+        },
     ),
     set(
         "types",
