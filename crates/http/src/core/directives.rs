@@ -45,7 +45,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::FLAG,
         "Writing temporary files in the thread pool.",
-        |c, n, _| value::set_flag(&mut c.aio_write, n),
+        |c, n, cx| {
+            value::set_flag(&mut c.aio_write, n)?;
+            no_meaning(n, cx, "it is about responses of proxied servers")
+        },
     ),
     set(
         "alias",
@@ -105,7 +108,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::FLAG,
         "Whether a body in memory is in one piece; here it always is.",
-        |c, n, _| value::set_flag(&mut c.client_body_in_single_buffer, n),
+        |c, n, cx| {
+            value::set_flag(&mut c.client_body_in_single_buffer, n)?;
+            no_meaning(n, cx, "a body in memory always is in one buffer")
+        },
     ),
     set(
         "client_body_temp_path",
@@ -534,7 +540,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::ONE,
         "How many bytes are gathered before a send.",
-        |c, n, _| set_usize(&mut c.postpone_output, n),
+        |c, n, cx| {
+            set_usize(&mut c.postpone_output, n)?;
+            no_meaning(n, cx, "what is ready leaves at once")
+        },
     ),
     set(
         "read_ahead",
