@@ -9,6 +9,7 @@
 
 pub mod case;
 mod case_request;
+pub mod certs;
 pub mod diff;
 pub mod normal;
 pub mod ports;
