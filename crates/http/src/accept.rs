@@ -9,20 +9,17 @@ use std::{
     os::fd::OwnedFd,
     rc::Rc,
     sync::Arc,
-    time::Duration,
 };
 
 use forebay_rt::{
     clock,
     listen::Addr,
+    task::{AbortHandle, spawn_local},
     timer,
     transport::{Acceptor, Socket, Transport},
 };
 use forebay_session::log::Severity;
-use tokio::{
-    sync::mpsc::UnboundedReceiver,
-    task::{AbortHandle, spawn_local},
-};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::{
     h1,
@@ -33,7 +30,7 @@ use crate::{
 };
 
 /// How long accepting pauses when descriptors or memory run out (nginx's `accept_mutex_delay`).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+const ACCEPT_PAUSE_MS: u64 = 500;
 
 /// What the process tells its threads.
 pub enum Command {
@@ -72,7 +69,6 @@ pub async fn run(
     sockets: Vec<(Addr, OwnedFd)>,
     mut commands: UnboundedReceiver<Command>,
 ) {
-    spawn_local(timer::run());
     let thread = Rc::new(Thread {
         worker: Rc::new(Worker::new(index, shared, plan)),
         accepting: RefCell::default(),
@@ -102,7 +98,7 @@ impl Thread {
             let listening =
                 Rc::new(Listening { addr: addr.clone(), index: Cell::new(Some(index)) });
             let task = spawn_local(accept_on(self.clone(), listening.clone(), socket));
-            let accepting = Accepting { listening, task: task.abort_handle() };
+            let accepting = Accepting { listening, task };
             self.accepting.borrow_mut().entry(addr).or_default().push(accepting);
         }
     }
@@ -136,7 +132,7 @@ impl Thread {
             timer::close_idle(min_idle_ms);
             tokio::select! {
                 () = self.ended.notified() => {}
-                () = tokio::time::sleep(Duration::from_millis(50)) => {}
+                () = timer::sleep(50) => {}
                 command = commands.recv() => if command.is_none() { return },
             }
         }
@@ -205,7 +201,7 @@ async fn pause(thread: &Thread, error: &io::Error) {
         Some(EMFILE | ENFILE | ENOBUFS | ENOMEM) => {
             thread.error_log(Severity::Crit, format_args!("accept4() failed ({cause})"));
             timer::shed_idle(32);
-            tokio::time::sleep(ACCEPT_PAUSE).await;
+            timer::sleep(ACCEPT_PAUSE_MS).await;
         }
         // The client was gone before it was accepted.
         _ => thread.error_log(Severity::Info, format_args!("accept4() failed ({cause})")),

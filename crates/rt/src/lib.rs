@@ -11,6 +11,7 @@ pub mod privileges;
 pub mod process;
 pub mod signals;
 pub mod systemd;
+pub mod task;
 pub mod tcp_info;
 pub mod threads;
 pub mod timer;

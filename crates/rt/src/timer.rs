@@ -195,9 +195,9 @@ fn fire(node: &Rc<Node>) {
     }
 }
 
-/// Runs the wheel of this thread; every worker thread spawns it once. Sleeps as long as nothing can
+/// Runs the wheel of this thread; every event loop spawns it once. Sleeps as long as nothing can
 /// be due: a thread without armed timers is never woken.
-pub async fn run() {
+pub(crate) async fn run() {
     let changed = WHEEL.with_borrow(|wheel| wheel.changed.clone());
     loop {
         let next = WHEEL.with_borrow(|wheel| wheel.ticks.first_key_value().map(|(tick, _)| *tick));

@@ -42,6 +42,12 @@ pub trait Transport: 'static {
         count: usize,
     ) -> Poll<io::Result<usize>>;
 
+    /// Ready once the peer has closed its side or the connection broke, whether or not bytes that it
+    /// sent before still wait to be read. Without a system call as long as nothing comes.
+    fn poll_peer_closed(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
     /// Sends FIN; what was written before still goes out.
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
@@ -80,6 +86,23 @@ impl Socket {
     /// A connected, non-blocking socket.
     pub fn new(fd: OwnedFd) -> Socket {
         Socket(State::Fresh(fd))
+    }
+
+    /// The descriptor, taken off the event loop: for another thread. From any thread.
+    pub fn into_fd(self) -> Option<OwnedFd> {
+        match self.0 {
+            State::Fresh(fd) => Some(fd),
+            State::Watched(fd) => Some(fd.into_inner()),
+            State::Lost => None,
+        }
+    }
+
+    /// Ready when the socket takes output: for a connection under way that it is established, or has
+    /// failed (`SO_ERROR` says which).
+    pub fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.watch()?;
+        let State::Watched(fd) = &self.0 else { return Poll::Ready(Err(lost())) };
+        fd.poll_write_ready(cx).map_ok(|mut guard| guard.retain_ready())
     }
 
     /// Our end of it, if it is TCP.
@@ -246,6 +269,18 @@ impl Transport for Socket {
             let mut offset = offset;
             Ok(rustix::fs::sendfile(fd, file, Some(&mut offset), count)?)
         })
+    }
+
+    fn poll_peer_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.watch().is_err() {
+            return Poll::Ready(());
+        }
+        let State::Watched(fd) = &self.0 else { return Poll::Ready(()) };
+        match ready!(fd.poll_read_ready(cx)) {
+            // Bytes that nobody reads now: behind them, a closing is not seen.
+            Ok(guard) if !guard.ready().is_read_closed() => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
     }
 
     fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {

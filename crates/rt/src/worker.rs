@@ -4,7 +4,7 @@ use std::{future::Future, io, thread};
 
 use tokio::runtime::{Builder, LocalOptions};
 
-use crate::{affinity, clock};
+use crate::{affinity, clock, task, timer};
 
 /// Starts a thread with an event loop and runs the future that `main` makes on it.
 ///
@@ -38,6 +38,9 @@ pub fn block_on(before_wait: fn(), future: impl Future<Output = ()>) {
         .on_thread_unpark(clock::refresh)
         .build_local(LocalOptions::default())
         .expect("an event loop can be made: the process has descriptors left");
-    runtime.block_on(future);
+    runtime.block_on(async {
+        task::spawn_local(timer::run());
+        future.await;
+    });
     before_wait();
 }

@@ -345,11 +345,10 @@ fn with_aio_threads_a_pool_opens_and_reads() {
     let dir = temp();
     let content = "0123456789".repeat(20_000);
     let path = put(&dir, "a", &content);
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     for conf in ["aio threads;", "aio threads; directio 1;", "aio threads; open_file_cache max=1;"]
     {
         let r = under(&dir, conf);
-        let read = runtime.block_on(async {
+        let read = forebay_rt::task::block_on(async {
             let found = open(&r, &path).await;
             let Ok(Found::File(file)) = found else { panic!("not there") };
             let slice = FileSlice { file, start: 4000, end: 190_000 };

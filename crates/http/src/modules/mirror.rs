@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_conf::{Arity, Error, Node, value};
-use tokio::task::spawn_local;
+use forebay_rt::task::spawn_local;
 
 use crate::{
     body_in,

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use forebay_rt::errno::Errno;
+use forebay_rt::{errno::Errno, task};
 use forebay_session::log::Severity;
 
 use super::{failed, make_parents};
@@ -119,7 +119,7 @@ pub async fn copy_file(
             break;
         }
         target.write_all(&buffer[..read]).map_err(|error| failed(r, "write()", to, &error, 500))?;
-        tokio::task::yield_now().await;
+        task::yield_now().await;
     }
     if let Ok(time) = stat.modified() {
         // As in nginx, a time that cannot be set is told, and no more.
@@ -150,7 +150,7 @@ pub async fn copy(r: &Request, from: &Path, to: &Path) -> Result<(), u16> {
                 copy_file(r, &from, &to, None).await?;
             }
         }
-        tokio::task::yield_now().await;
+        task::yield_now().await;
     }
     // Files that were put in changed them.
     for (_, to, stat) in dirs.iter().rev() {

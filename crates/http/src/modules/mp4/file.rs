@@ -5,6 +5,8 @@
 
 use std::{future::poll_fn, rc::Rc};
 
+use forebay_rt::task;
+
 use super::{
     boxes::{Broken, MAX_HEADER, header, write},
     moov::Moov,
@@ -58,7 +60,7 @@ impl Window {
             self.bytes = self.read(offset, len).await?;
             self.start = offset;
             // A file of nothing but atoms must not hold up others.
-            tokio::task::yield_now().await;
+            task::yield_now().await;
         }
         let from = (offset - self.start) as usize;
         self.bytes.get(from..from + want as usize).ok_or(Broken::Truncated)

@@ -1,0 +1,61 @@
+//! Tasks of an event-loop thread: futures that need not be `Send`, and never leave the thread.
+//!
+//! This, [`crate::timer`] and [`crate::transport`] are all that code on a worker thread needs of the
+//! event loop. Invariant: who spawns, sleeps or waits for a socket names this crate, not what it is
+//! built on.
+
+use std::{
+    future::{Future, poll_fn},
+    task::Poll,
+};
+
+use tokio::runtime::{Builder, LocalOptions};
+
+use crate::timer;
+
+/// A spawned task, to end it early. Dropping it leaves the task alone.
+#[derive(Debug)]
+pub struct AbortHandle(tokio::task::AbortHandle);
+
+impl AbortHandle {
+    /// Drops the task's future when its turn comes, without polling it again. A task that is done
+    /// already is none the wiser.
+    pub fn abort(&self) {
+        self.0.abort();
+    }
+}
+
+/// Starts a task on the event loop of this thread. A panic in it ends this task only.
+///
+/// # Panics
+///
+/// Outside of an event loop ([`block_on`], [`crate::worker`]).
+pub fn spawn_local(future: impl Future<Output = ()> + 'static) -> AbortHandle {
+    AbortHandle(tokio::task::spawn_local(future).abort_handle())
+}
+
+/// Lets others have their turn, input and output too, then goes on.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Runs an event loop on this thread until the future is done; what it has spawned is dropped then.
+/// Worker threads have more to say: [`crate::worker::spawn`].
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build_local(LocalOptions::default())
+        .expect("an event loop can be made: the process has descriptors left");
+    runtime.block_on(async {
+        tokio::task::spawn_local(timer::run());
+        future.await
+    })
+}
