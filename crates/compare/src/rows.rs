@@ -93,6 +93,20 @@ pub const ROWS: &[Row] = &[
         &[],
         Target::None,
     ),
+    requests(
+        "modules",
+        "limit_req, realip, map, add_header, JSON log",
+        "/modules/612.html",
+        &[
+            "X-Forwarded-For: 203.0.113.7, 127.0.0.1",
+            "Accept-Language: fr",
+            "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
+            "Referer: http://localhost/",
+        ],
+        Target::CpuRatio(1.3),
+    ),
+    requests("sub", "sub_filter on 64 kB", "/sub/64k.html", &[], Target::CpuRatio(1.0)),
+    requests("ssi", "SSI page of 64 kB", "/ssi/ssi.html", &[], Target::CpuRatio(1.0)),
     Row {
         name: "idle",
         what: "memory per idle connection",
@@ -105,10 +119,29 @@ pub const ROWS: &[Row] = &[
 
 /// The files that the rows ask for.
 pub fn files() -> Vec<FileSpec> {
-    [("612.html", 612), ("10k.html", 10_000), ("16k.html", 16_384), ("1m.html", 1_000_000)]
-        .into_iter()
-        .map(|(name, size)| FileSpec::new(name, text(size)))
-        .collect()
+    let texts = [
+        ("612.html", 612),
+        ("10k.html", 10_000),
+        ("16k.html", 16_384),
+        ("64k.html", 65_536),
+        ("1m.html", 1_000_000),
+    ];
+    let mut files: Vec<FileSpec> =
+        texts.into_iter().map(|(name, size)| FileSpec::new(name, text(size))).collect();
+    files.push(FileSpec::new("ssi.html", page(65_536)));
+    files
+}
+
+/// A page with server-side includes: a head that asks for another file, and a command every 4 kB.
+fn page(size: usize) -> Vec<u8> {
+    let mut out = b"<!--# set var=\"title\" value=\"A page\" --><!--# include file=\"612.html\" -->\n\
+        <!--# if expr=\"$http_accept_language = /^fr/\" -->Bonjour<!--# else -->Hello<!--# endif -->\n"
+        .to_vec();
+    for piece in text(size - out.len()).chunks(4096) {
+        out.extend_from_slice(b"<!--# echo var=\"title\" -->\n");
+        out.extend_from_slice(piece);
+    }
+    out
 }
 
 /// Markup with made-up words: about as compressible as a page, and the same each time.
