@@ -85,6 +85,18 @@ pub struct Parser {
     max_value: usize,
 }
 
+/// How much of the input is text, and how much of a tag follows it: all, or what has come of it.
+fn text_and_tag(input: &[u8]) -> (usize, u8) {
+    if let Some(at) = memchr::memmem::find(input, TAG) {
+        return (at, TAG.len() as u8);
+    }
+    let end = input.len().saturating_sub(TAG.len() - 1);
+    match memchr::memrchr(b'<', &input[end..]).map(|at| &input[end + at..]) {
+        Some(begun) if TAG.starts_with(begun) => (input.len() - begun.len(), begun.len() as u8),
+        _ => (input.len(), 0),
+    }
+}
+
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\r' | b'\n' | b'\t')
 }
@@ -107,12 +119,17 @@ impl Parser {
                     if input.is_empty() {
                         return Found::End;
                     }
-                    let len = memchr::memchr(b'<', input).unwrap_or(input.len());
+                    let (len, seen) = text_and_tag(input);
+                    let text = input.split_to(len);
+                    drop(input.split_to(usize::from(seen)));
+                    self.state = match seen {
+                        0 => State::Text,
+                        5 => State::Precommand,
+                        seen => State::Tag(seen),
+                    };
                     if len > 0 {
-                        return Found::Text(input.split_to(len));
+                        return Found::Text(text);
                     }
-                    drop(input.split_to(1));
-                    self.state = State::Tag(1);
                 }
                 State::Tag(seen) => {
                     let Some(&byte) = input.first() else { return Found::End };

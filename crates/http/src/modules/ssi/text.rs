@@ -3,6 +3,8 @@
 //!
 //! Invariant: what comes out is bounded, whatever the variables hold.
 
+use std::{cell::RefCell, collections::VecDeque};
+
 use forebay_conf::Span;
 use forebay_rt::clock;
 use forebay_session::{
@@ -144,9 +146,9 @@ impl Scope<'_> {
 
     /// Matches, and keeps what the groups captured for all pages of the request.
     fn matches(&self, pattern: &[u8], text: &[u8]) -> Result<bool, Failed> {
-        let regex = match Regex::compile(pattern, true, Span::default()) {
+        let regex = match compiled(pattern) {
             Ok(regex) => regex,
-            Err(error) => return Err(self.fail(format_args!("{}", error.message))),
+            Err(cause) => return Err(self.fail(format_args!("{cause}"))),
         };
         let mut captures = Captures::default();
         let matched = regex.captures(text, &mut captures);
@@ -160,6 +162,33 @@ impl Scope<'_> {
         });
         Ok(matched)
     }
+}
+
+/// How many patterns a thread keeps compiled.
+const PATTERNS: usize = 32;
+
+/// Compiles a pattern. Pages that are asked for again have the same ones, and compiling costs more than
+/// all the rest of a page.
+fn compiled(pattern: &[u8]) -> Result<Regex, String> {
+    thread_local! {
+        static COMPILED: RefCell<VecDeque<(Box<[u8]>, Regex)>> = const { RefCell::new(VecDeque::new()) };
+    }
+    COMPILED.with_borrow_mut(|kept| {
+        let found = match kept.iter().position(|(known, _)| **known == *pattern) {
+            Some(at) => kept.remove(at),
+            None => None,
+        };
+        let (known, regex) = match found {
+            Some(known) => known,
+            None => {
+                let regex = Regex::compile(pattern, true, Span::default());
+                (pattern.into(), regex.map_err(|error| error.message)?)
+            }
+        };
+        kept.truncate(PATTERNS - 1);
+        kept.push_front((known, regex.clone()));
+        Ok(regex)
+    })
 }
 
 /// Text up to the next variable: a backslash guards itself, quotes and `$`, and stays elsewhere.
