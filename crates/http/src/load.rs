@@ -44,7 +44,7 @@ pub fn load(
     load_with(block, modules, Cx::new(loader), default_error_log, privileged)
 }
 
-/// The same in a context that the caller has set defaults in ([`Cx::default_access_log`]).
+/// The same in a context that the caller has set defaults in ([`Cx::defaults`]).
 pub fn load_with(
     block: &Node,
     modules: &[Box<dyn AnyModule>],
@@ -65,7 +65,7 @@ pub fn load_with(
     };
     reader.block(LocId(0), block.children(), Contexts::HTTP);
     let core = reader.levels[0].make::<core::Conf>();
-    core.default_paths(|name| reader.cx.loader.full_path(name));
+    core.default_paths(reader.cx);
     reader.inherit();
     let levels = reader.levels;
     let plan = compile(&levels, modules, &mut cx, default_error_log, privileged);
@@ -186,6 +186,7 @@ fn compile(
         prefix: prefix(cx.loader),
         file_caches,
         thread_pools: std::mem::take(cx.shared::<Vec<core::PoolUse>>()),
+        temp_paths: std::mem::take(&mut cx.temp_paths),
     })
 }
 

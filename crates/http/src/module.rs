@@ -6,7 +6,7 @@
 //! Invariant: the types here know no module by name.
 
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use forebay_conf::{Arity, Contexts, Error, Loader, Node, Spec};
@@ -103,6 +103,34 @@ pub trait Module: Send + Sync + 'static {
     }
 }
 
+/// Where things are that no directive names: what nginx's `configure` sets. Relative names belong to
+/// the prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefaultPaths {
+    /// The log of requests: `--http-log-path`.
+    pub access_log: PathBuf,
+    /// The directory of all directories of temporary files, as packages have it; `None`: each is in
+    /// the prefix under the name that nginx's own build gives it.
+    pub temp: Option<PathBuf>,
+}
+
+impl Default for DefaultPaths {
+    fn default() -> Self {
+        DefaultPaths { access_log: "logs/access.log".into(), temp: None }
+    }
+}
+
+impl DefaultPaths {
+    /// The directory of one kind of temporary files: `client_body`, `proxy`, `fastcgi`, `uwsgi`,
+    /// `scgi` (`--http-client-body-temp-path` and the like).
+    pub fn temp(&self, kind: &str) -> PathBuf {
+        match &self.temp {
+            Some(dir) => dir.join(format!("{}_temp", kind.trim_end_matches("_body"))),
+            None => format!("{kind}_temp").into(),
+        }
+    }
+}
+
 /// What a setter may use while the configuration loads.
 pub struct Cx<'l, 'f> {
     /// Files, warnings, prefixes.
@@ -111,8 +139,10 @@ pub struct Cx<'l, 'f> {
     pub registry: Registry<Request>,
     /// Log files: named now, opened by whoever has the privileges.
     pub logs: LogSet,
-    /// The log of requests where no `access_log` stands: nginx's `--http-log-path`.
-    pub default_access_log: PathBuf,
+    /// Where things are that no directive names.
+    pub defaults: DefaultPaths,
+    /// The directories of temporary files that a module names, beside those of the levels.
+    pub temp_paths: BTreeSet<PathBuf>,
     /// Shared memory zones.
     pub zones: Zones,
     /// Where the directive stands.
@@ -128,10 +158,16 @@ impl<'l, 'f> Cx<'l, 'f> {
             registry: Registry::default(),
             logs: LogSet::default(),
             zones: Zones::default(),
-            default_access_log: "logs/access.log".into(),
+            defaults: DefaultPaths::default(),
+            temp_paths: BTreeSet::new(),
             context: Contexts::HTTP,
             shared: HashMap::new(),
         }
+    }
+
+    /// The directory of a kind of temporary files that no directive names, see [`DefaultPaths::temp`].
+    pub fn default_temp_path(&self, kind: &str) -> PathBuf {
+        self.loader.full_path(&self.defaults.temp(kind))
     }
 
     /// What a module shares between all levels while loading (log formats, zones).

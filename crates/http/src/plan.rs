@@ -63,6 +63,8 @@ pub struct Plan {
     pub file_caches: Vec<core::FileCacheConf>,
     /// The thread pools that it names.
     pub thread_pools: Vec<core::PoolUse>,
+    /// See [`crate::module::Cx::temp_paths`].
+    pub(crate) temp_paths: BTreeSet<PathBuf>,
 }
 
 impl Location {
@@ -199,7 +201,8 @@ pub enum Kind {
 impl Plan {
     /// The directories of temporary files, which whoever has the privileges makes.
     pub fn temp_paths(&self) -> BTreeSet<PathBuf> {
-        self.locations.iter().map(|l| l.core.client_body_temp_path.path.clone()).collect()
+        let of_bodies = self.locations.iter().map(|l| l.core.client_body_temp_path.path.clone());
+        of_bodies.chain(self.temp_paths.iter().cloned()).collect()
     }
 
     /// The files that the worker opens logs in.

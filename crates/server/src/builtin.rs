@@ -98,6 +98,7 @@ http {{
         conf: prefix.join("built-in"),
         error_log: None,
         access_log: prefix.join("access.log"),
+        temp: None,
         pid: prefix.join("nginx.pid"),
     };
     Request { paths, globals: None, embedded: Some(text) }

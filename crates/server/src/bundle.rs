@@ -66,7 +66,9 @@ impl Bundle {
         for path in [&paths.prefix, &paths.conf, &paths.pid, &paths.access_log] {
             out.bytes(path.as_os_str().as_bytes());
         }
-        out.optional(paths.error_log.as_deref().map(|path| path.as_os_str().as_bytes()));
+        for path in [&paths.error_log, &paths.temp] {
+            out.optional(path.as_deref().map(|path| path.as_os_str().as_bytes()));
+        }
         out.optional(globals.as_deref().map(OsStr::as_bytes));
         out.optional(embedded.as_deref().map(str::as_bytes));
         out.bytes(&self.record.to_bytes());
@@ -84,7 +86,7 @@ impl Bundle {
         let mut from = Decoder(bytes);
         let (prefix, conf, pid) = (from.path()?, from.path()?, from.path()?);
         let access_log = from.path()?;
-        let error_log = from.optional()?.map(|bytes| path(bytes).to_path_buf());
+        let (error_log, temp) = (from.optional_path()?, from.optional_path()?);
         let globals = from.optional()?.map(|bytes| OsString::from(OsStr::from_bytes(bytes)));
         let embedded = match from.optional()? {
             Some(bytes) => Some(String::from_utf8(bytes.to_vec()).ok()?),
@@ -95,7 +97,7 @@ impl Bundle {
             .map(|_| Some((from.address()?, from.number()?)))
             .collect::<Option<_>>()?;
         let logs = from.paths()?;
-        let paths = Paths { prefix, conf, error_log, access_log, pid };
+        let paths = Paths { prefix, conf, error_log, access_log, pid, temp };
         let request = Request { paths, globals, embedded };
         from.0.is_empty().then_some(Bundle { request, record, listeners, logs })
     }
@@ -223,6 +225,10 @@ impl<'a> Decoder<'a> {
         }
     }
 
+    fn optional_path(&mut self) -> Option<Option<PathBuf>> {
+        Some(self.optional()?.map(|bytes| path(bytes).to_path_buf()))
+    }
+
     fn path(&mut self) -> Option<PathBuf> {
         Some(path(self.bytes()?).to_path_buf())
     }
@@ -256,6 +262,7 @@ mod tests {
             error_log: None,
             access_log: "/p/a".into(),
             pid: OsString::from_vec(vec![b'/', 0xff]).into(),
+            temp: Some("/t".into()),
         };
         let globals = Some("daemon off;".into());
         Bundle {

@@ -86,7 +86,8 @@ fn load_settings(
             ErrorLog::to_stderr(Severity::Error)
         }
     };
-    let site = Site::load(http, &mut loader, &error_log, &request.paths.access_log);
+    let defaults = request.paths.http();
+    let site = Site::load(http, &mut loader, &error_log, defaults);
     let site = site.filter(|_| !diags.has_errors())?;
     Some(Settings { core, site, error_log })
 }

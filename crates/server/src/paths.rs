@@ -8,6 +8,8 @@
 
 use std::path::{Path, PathBuf};
 
+use forebay_http::module::DefaultPaths;
+
 use crate::cli::Options;
 
 /// The names that a start begins with.
@@ -24,6 +26,9 @@ pub struct Paths {
     pub access_log: PathBuf,
     /// The pid file when the configuration names none.
     pub pid: PathBuf,
+    /// The directory of the directories of temporary files where the configuration names none;
+    /// `None`: each is in the prefix.
+    pub temp: Option<PathBuf>,
 }
 
 /// `--prefix`.
@@ -34,6 +39,8 @@ pub const CONF: &str = "/etc/nginx/nginx.conf";
 pub const ERROR_LOG: &str = "/var/log/nginx/error.log";
 /// `--http-log-path`.
 pub const ACCESS_LOG: &str = "/var/log/nginx/access.log";
+/// What `--http-client-body-temp-path` and the like are in.
+pub const TEMP: &str = "/var/cache/nginx";
 /// `--pid-path`.
 pub const PID: &str = "/run/nginx.pid";
 /// `--lock-path`.
@@ -64,7 +71,14 @@ impl Paths {
             Some(name) => Some(prefix.join(name)),
         };
         let access_log = default(ACCESS_LOG, "logs/access.log");
-        Paths { conf, error_log, access_log, pid: default(PID, "logs/nginx.pid"), prefix }
+        let pid = default(PID, "logs/nginx.pid");
+        let temp = own.is_none().then(|| TEMP.into());
+        Paths { conf, error_log, access_log, pid, temp, prefix }
+    }
+
+    /// What of it concerns `http`.
+    pub fn http(&self) -> DefaultPaths {
+        DefaultPaths { access_log: self.access_log.clone(), temp: self.temp.clone() }
     }
 }
 
@@ -85,6 +99,7 @@ mod tests {
             error_log: Some(ERROR_LOG.into()),
             access_log: ACCESS_LOG.into(),
             pid: PID.into(),
+            temp: Some(TEMP.into()),
         };
         assert_eq!(paths(Options::default(), &[]), expected);
     }
@@ -100,6 +115,7 @@ mod tests {
                 error_log: Some(full.join("logs/error.log")),
                 access_log: full.join("logs/access.log"),
                 pid: full.join("logs/nginx.pid"),
+                temp: None,
             };
             assert_eq!(paths(options, &[]), expected);
         }

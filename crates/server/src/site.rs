@@ -1,12 +1,12 @@
 //! What is served: the `http` block, compiled. The server's side of the seam to `forebay_http`.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_conf::{Arg, Loader, Node, Span, Spec};
 use forebay_http::load_with;
-use forebay_http::module::{AnyModule, Cx};
+use forebay_http::module::{AnyModule, Cx, DefaultPaths};
 use forebay_http::plan::Plan;
 use forebay_rt::listen::{Addr, Options};
 use forebay_rt::privileges;
@@ -34,12 +34,12 @@ impl Site {
         block: Option<&Node>,
         loader: &mut Loader<'_>,
         error_log: &ErrorLog,
-        access_log: &Path,
+        defaults: DefaultPaths,
     ) -> Option<Site> {
         let empty = empty_block();
         let block = block.unwrap_or(&empty);
         let mut cx = Cx::new(loader);
-        cx.default_access_log = access_log.to_path_buf();
+        cx.defaults = defaults;
         let plan = load_with(block, &modules(), cx, error_log, privileges::is_root())?;
         Some(Site { plan: Arc::new(plan) })
     }

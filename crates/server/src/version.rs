@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use forebay_http::module::DefaultPaths;
+
 use crate::paths;
 
 /// The nginx whose behaviour this is.
@@ -28,6 +30,13 @@ pub fn configuration(has: impl Fn(&str) -> bool) -> String {
     ];
     for (name, path) in paths {
         let _ = write!(text, " --{name}={path}");
+    }
+    let defaults = DefaultPaths { temp: Some(paths::TEMP.into()), ..DefaultPaths::default() };
+    for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+        if kind == "client_body" || has(&format!("ngx_http_{kind}_module")) {
+            let (name, path) = (kind.replace('_', "-"), defaults.temp(kind));
+            let _ = write!(text, " --http-{name}-temp-path={}", path.display());
+        }
     }
     // The engine reads files in threads, and expressions of its own need no PCRE.
     text.push_str(" --with-threads --with-file-aio");
@@ -167,6 +176,9 @@ mod tests {
             "configure arguments: --prefix=/etc/nginx --conf-path=/etc/nginx/nginx.conf \
              --error-log-path=/var/log/nginx/error.log"
         ));
+        let bodies = " --http-client-body-temp-path=/var/cache/nginx/client_temp ";
+        assert!(gzip.contains(bodies) && !gzip.contains("proxy_temp"), "{gzip}");
+        assert!(all.contains(" --http-proxy-temp-path=/var/cache/nginx/proxy_temp "), "{all}");
         assert_eq!(gzip.lines().count(), 2);
     }
 

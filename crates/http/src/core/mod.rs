@@ -344,13 +344,13 @@ settings! {
 
 impl Conf {
     /// Defaults that are paths belong to the prefix, like paths that are written.
-    pub fn default_paths(&mut self, full_path: impl Fn(&str) -> PathBuf) {
+    pub fn default_paths(&mut self, cx: &module::Cx<'_, '_>) {
         self.root.get_or_insert_with(|| {
-            let path = full_path("html").into_os_string().into_encoded_bytes();
+            let path = cx.loader.full_path("html").into_os_string().into_encoded_bytes();
             Root { path: Template::text(&path), alias: None }
         });
         self.client_body_temp_path.get_or_insert_with(|| {
-            Arc::new(TempPath { path: full_path("client_body_temp"), levels: [0; 3] })
+            Arc::new(TempPath { path: cx.default_temp_path("client_body"), levels: [0; 3] })
         });
     }
 }

@@ -153,7 +153,7 @@ fn default_log(cx: &mut Cx<'_, '_>) -> Arc<Entry> {
     if let Default(Some(known)) = cx.shared() {
         return known.clone();
     }
-    let path = cx.loader.full_path(&cx.default_access_log);
+    let path = cx.loader.full_path(&cx.defaults.access_log);
     let target = Target::File(cx.logs.file(path));
     let entry = Entry { target, format: combined(cx), condition: None };
     cx.shared::<Default>().0.insert(Arc::new(entry)).clone()
