@@ -24,7 +24,7 @@ use crate::{
 struct Reader<'m, 'c, 'l, 'f> {
     modules: &'m [Box<dyn AnyModule>],
     specs: Index,
-    by_name: HashMap<&'static str, (usize, usize)>,
+    by_name: HashMap<(&'static str, Contexts), (usize, usize)>,
     cx: &'c mut Cx<'l, 'f>,
     levels: Vec<Confs>,
     parents: Vec<LocId>,
@@ -70,17 +70,21 @@ pub fn load_with(
     let levels = reader.levels;
     let plan = compile(&levels, modules, &mut cx, default_error_log, privileged);
     if let Some(plan) = &plan {
+        plan.upstreams.finish(cx.loader);
+    }
+    if let Some(plan) = &plan {
         let missing = plan.registry.undefined().into_iter().chain(plan.zones.undeclared());
         missing.for_each(|error| cx.loader.diags.push(error));
     }
     if cx.loader.diags.has_errors() { None } else { plan }
 }
 
-fn index(modules: &[Box<dyn AnyModule>]) -> HashMap<&'static str, (usize, usize)> {
+/// Where each directive is; one name may stand for several, in different contexts.
+fn index(modules: &[Box<dyn AnyModule>]) -> HashMap<(&'static str, Contexts), (usize, usize)> {
     let mut by_name = HashMap::new();
     for (m, module) in modules.iter().enumerate() {
         for (d, spec) in module.specs().iter().enumerate() {
-            let before = by_name.insert(spec.name, (m, d));
+            let before = by_name.insert((spec.name, spec.contexts), (m, d));
             assert!(before.is_none(), "two modules have a directive \"{}\"", spec.name);
         }
     }
@@ -98,7 +102,7 @@ impl Reader<'_, '_, '_, '_> {
 
     fn directive(&mut self, level: LocId, node: &Node, context: Contexts) -> Result<(), Error> {
         let spec = self.specs.resolve(node, context)?;
-        let (m, d) = self.by_name[spec.name];
+        let (m, d) = self.by_name[&(spec.name, spec.contexts)];
         let module = &self.modules[m];
         self.cx.context = context;
         let confs = &mut self.levels[level.index()];
@@ -111,7 +115,8 @@ impl Reader<'_, '_, '_, '_> {
         if inner.find::<core::Conf>().is_none() {
             // The core module names its own levels; any other opens a variant of this one.
             let own = &mut inner.make::<core::Conf>().own;
-            (own.kind, own.span) = (Kind::If, node.span);
+            let aside = contexts.has(Contexts::UPSTREAM);
+            (own.kind, own.span) = (if aside { Kind::Aside } else { Kind::If }, node.span);
         }
         self.levels.push(inner);
         self.parents.push(level);
@@ -129,6 +134,10 @@ impl Reader<'_, '_, '_, '_> {
             }
         }
     }
+}
+
+fn location_kind(levels: &[Confs], id: LocId) -> Kind {
+    core_of(levels, id).own.kind
 }
 
 fn core_of(levels: &[Confs], id: LocId) -> &core::Conf {
@@ -156,7 +165,8 @@ fn compile(
             codings: Vec::new(),
             static_codings: Vec::new(),
         };
-        for module in modules {
+        let built = if location_kind(levels, id) == Kind::Aside { &[] } else { modules };
+        for module in built {
             if let Err(error) = module.build(id, &mut builder) {
                 builder.cx.loader.diags.push(error);
             }
@@ -183,6 +193,7 @@ fn compile(
         registry: std::mem::take(&mut cx.registry),
         logs: std::mem::take(&mut cx.logs),
         zones: std::mem::take(&mut cx.zones),
+        upstreams: std::mem::take(&mut cx.upstreams),
         prefix: prefix(cx.loader),
         file_caches,
         thread_pools: std::mem::take(cx.shared::<Vec<core::PoolUse>>()),

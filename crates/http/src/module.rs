@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use forebay_conf::{Arity, Contexts, Error, Loader, Node, Spec};
-use forebay_session::{log::LogSet, var::Registry, zone::Zones};
+use forebay_session::{log::LogSet, upstream::Upstreams, var::Registry, zone::Zones};
 
 use crate::{
     coding::{Coding, StaticCoding},
@@ -145,6 +145,8 @@ pub struct Cx<'l, 'f> {
     pub temp_paths: BTreeSet<PathBuf>,
     /// Shared memory zones.
     pub zones: Zones,
+    /// Groups of servers, used and defined in any order.
+    pub upstreams: Upstreams,
     /// Where the directive stands.
     pub context: Contexts,
     shared: HashMap<TypeId, Box<dyn Any>>,
@@ -160,6 +162,7 @@ impl<'l, 'f> Cx<'l, 'f> {
             zones: Zones::default(),
             defaults: DefaultPaths::default(),
             temp_paths: BTreeSet::new(),
+            upstreams: Upstreams::default(),
             context: Contexts::HTTP,
             shared: HashMap::new(),
         }

@@ -15,6 +15,7 @@ use std::{
 use forebay_rt::listen::{Addr, Options};
 use forebay_session::{
     log::{ErrorLog, LogSet},
+    upstream::Upstreams,
     var::Registry,
     zone::Zones,
 };
@@ -57,6 +58,8 @@ pub struct Plan {
     pub logs: LogSet,
     /// Its shared memory zones.
     pub zones: Zones,
+    /// Its groups of servers.
+    pub upstreams: Upstreams,
     /// What relative paths belong to, without a slash at its end.
     pub prefix: Box<[u8]>,
     /// `types_hash…`, caches and other things that every worker thread sets up for itself.
@@ -196,6 +199,8 @@ pub enum Kind {
     If,
     /// `limit_except`.
     LimitExcept,
+    /// `upstream`: no request ever stands there.
+    Aside,
 }
 
 impl Plan {

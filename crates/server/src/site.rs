@@ -51,7 +51,9 @@ impl Site {
 
     /// Goes on with the shared memory of the site before it; errors say why it may not follow it.
     pub fn take_over(&self, old: &Site) -> Result<(), String> {
-        self.plan.zones.take_over(&old.plan.zones)
+        self.plan.zones.take_over(&old.plan.zones)?;
+        self.plan.upstreams.take_over(&old.plan.upstreams);
+        Ok(())
     }
 
     /// Where it listens.

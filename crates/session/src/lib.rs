@@ -14,5 +14,6 @@ pub mod regex;
 pub mod split_clients;
 #[cfg(test)]
 mod testing;
+pub mod upstream;
 pub mod var;
 pub mod zone;

@@ -44,6 +44,7 @@ mod static_files;
 mod stub_status;
 mod sub;
 mod try_files;
+mod upstream;
 mod userid;
 mod zstd;
 mod zstd_static;
@@ -58,6 +59,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<crate::core::Core>(),
         entry::<map::Map>(),
         entry::<rewrite::Rewriting>(),
+        entry::<upstream::Upstream>(),
         // Variables.
         entry::<geo::Geo>(),
         entry::<split_clients::SplitClients>(),
