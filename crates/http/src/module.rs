@@ -170,7 +170,7 @@ impl<'l, 'f> Cx<'l, 'f> {
 
     /// The directory of a kind of temporary files that no directive names, see [`DefaultPaths::temp`].
     pub fn default_temp_path(&self, kind: &str) -> PathBuf {
-        self.loader.full_path(&self.defaults.temp(kind))
+        self.loader.full_path(self.defaults.temp(kind))
     }
 
     /// What a module shares between all levels while loading (log formats, zones).
