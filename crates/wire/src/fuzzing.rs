@@ -2,7 +2,10 @@
 //! and for the mutation test below. Beside not panicking, each must hold what its module promises.
 
 use crate::h1::chunked::Decoder;
-use crate::h1::{Options, Parser, Progress, framing, validate_host};
+use crate::h1::{
+    Options, Parser, Progress, ResponseBody, ResponseParser, Sent, framing, response_framing,
+    validate_host,
+};
 use crate::range::RangeResult;
 use crate::{accept, date, proxy_protocol, range, uri};
 
@@ -43,6 +46,46 @@ pub fn h1_head(data: &[u8]) {
         let mut name = Vec::new();
         assert!(validate_host(host.of(data), &mut name).is_ok());
         assert!(name.iter().all(|&ch| ch > b' ' && ch != b'/' && !ch.is_ascii_uppercase()));
+    }
+}
+
+/// A response head read at once and in pieces is the same; its framing is decided.
+pub fn h1_response(data: &[u8]) {
+    let bits = data.last().copied().unwrap_or(0);
+    let limit = if bits & 1 != 0 { 64 } else { 4096 };
+    let mut whole = ResponseParser::default();
+    let at_once = whole.parse(data, limit);
+    let mut parser = ResponseParser::default();
+    let mut in_pieces = parser.parse(&[], limit);
+    let step = 1 + usize::from(bits >> 6);
+    for len in (step..data.len()).step_by(step).chain([data.len()]) {
+        if in_pieces == Ok(Progress::Partial) {
+            in_pieces = parser.parse(&data[..len], limit);
+        }
+    }
+    let Ok(Progress::Complete { consumed }) = at_once else {
+        // A line that is wrong at its first bytes may be refused before one that comes too late.
+        assert!(matches!(in_pieces, Ok(Progress::Partial)) == at_once.is_ok());
+        return;
+    };
+    assert_eq!(at_once, in_pieces);
+    assert!(consumed <= data.len() && consumed <= limit);
+    let head = whole.head();
+    assert_eq!(head, parser.head());
+    assert!((100..=999).contains(&head.status));
+    let clean = |text: &[u8]| !text.iter().any(|ch| matches!(ch, b'\r' | b'\n' | 0));
+    assert!(clean(head.status_text.of(data)));
+    for field in &head.fields {
+        assert!(
+            !field.name.is_empty() && clean(field.name.of(data)) && clean(field.value.of(data))
+        );
+    }
+    for (head_request, upgrade) in [(false, false), (true, false), (false, true)] {
+        let sent = Sent { head: head_request, upgrade };
+        if let Ok(framing) = response_framing(head, data, sent) {
+            assert!(!head_request || framing.body == ResponseBody::None);
+            assert!(upgrade || !framing.upgrade);
+        }
     }
 }
 
@@ -249,6 +292,18 @@ mod tests {
             b"MOVE / HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nAccept-Encoding: gzip\r\nUser-Agent: x\r\n\r\n",
         ];
         run(super::h1_head, seeds, 100_000);
+    }
+
+    #[test]
+    fn h1_response_survives_mutation() {
+        let seeds: &[&[u8]] = &[
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nServer: a\r\n\r\nhello",
+            b"HTTP/1.0 302 Moved Temporarily\nLocation: http://a/\nSet-Cookie: a=b; path=/\n\n",
+            b"HTTP/1.1 101 Switching\r\nConnection: upgrade, x\r\nUpgrade: websocket\r\n\r\n",
+            b"HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\nTrailer: a\r\n\r\n0\r\n\r\n",
+            b"HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nX-Accel-Redirect: /a\r\n\r\n",
+        ];
+        run(super::h1_response, seeds, 100_000);
     }
 
     #[test]

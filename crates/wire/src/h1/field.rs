@@ -106,7 +106,7 @@ impl FieldId {
 
 /// Whether `name` is `expected`, which is in lower case, in any case. Without a branch a byte.
 #[inline(always)]
-fn is<const N: usize>(name: &[u8], expected: &[u8; N]) -> bool {
+pub(super) fn is<const N: usize>(name: &[u8], expected: &[u8; N]) -> bool {
     let Ok(name) = <&[u8; N]>::try_from(name) else { return false };
     let mut differ = 0;
     for at in 0..N {

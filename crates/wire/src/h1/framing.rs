@@ -11,6 +11,8 @@ use super::field::FieldId;
 use super::head::{Head, Version};
 use super::host::split_host;
 use super::method::Method;
+use super::response::{BadResponse, ResponseHead};
+use super::response_field::ResponseFieldId;
 use crate::{Reject, Span};
 
 /// How long the request body is.
@@ -177,6 +179,127 @@ pub fn parse_length(digits: &[u8]) -> Option<u64> {
         length = length.checked_mul(10)?.checked_add(i64::from(ch - b'0'))?;
     }
     u64::try_from(length).ok()
+}
+
+/// What of a request decides how the response to it is framed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Sent {
+    /// It was a HEAD: no body follows, whatever the head says.
+    pub head: bool,
+    /// It asked for another protocol (`Upgrade`, nominated), so that a 101 may come.
+    pub upgrade: bool,
+}
+
+/// How long a response body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ResponseBody {
+    /// No body.
+    #[default]
+    None,
+    /// `Content-Length`, bytes.
+    Length(u64),
+    /// `Transfer-Encoding: chunked`.
+    Chunked,
+    /// Up to the end of the connection.
+    Close,
+}
+
+/// The meaning of a response head for its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ResponseFraming {
+    /// The body that follows on the connection.
+    pub body: ResponseBody,
+    /// What `Content-Length` says, also where no body follows it (HEAD, 304).
+    pub length: Option<u64>,
+    /// Whether the connection can be used again after the body.
+    pub keep_alive: bool,
+    /// An interim response (1xx but 101): another head follows.
+    pub interim: bool,
+    /// 101: what follows is the other protocol.
+    pub upgrade: bool,
+    /// Whether `Connection` nominates other fields than itself, see [`nominates`].
+    pub nominates: bool,
+}
+
+/// Decides the framing of a complete response head (RFC 9112 §6.3), or refuses it. An upstream that
+/// leaves a doubt is not believed.
+pub fn response_framing(
+    head: &ResponseHead,
+    buf: &[u8],
+    sent: Sent,
+) -> Result<ResponseFraming, BadResponse> {
+    let (mut length, mut chunked) = (None, false);
+    let (mut close, mut upgrade, mut nominates) = (false, false, false);
+    for field in &head.fields {
+        let value = || field.value.of(buf);
+        match field.id {
+            ResponseFieldId::ContentLength if length.is_some() => {
+                return Err(BadResponse::DuplicateHeader);
+            }
+            ResponseFieldId::ContentLength => {
+                length = Some(parse_length(value()).ok_or(BadResponse::ContentLength)?);
+            }
+            ResponseFieldId::TransferEncoding if chunked => {
+                return Err(BadResponse::DuplicateHeader);
+            }
+            ResponseFieldId::TransferEncoding => {
+                if !value().eq_ignore_ascii_case(b"chunked") {
+                    return Err(BadResponse::UnknownTransferEncoding);
+                }
+                chunked = true;
+            }
+            ResponseFieldId::Connection => {
+                for token in tokens(value()) {
+                    if token.eq_ignore_ascii_case(b"close") {
+                        close = true;
+                    } else if !token.eq_ignore_ascii_case(b"keep-alive") {
+                        nominates = true;
+                        upgrade |= token.eq_ignore_ascii_case(b"upgrade");
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    if length.is_some() && chunked {
+        return Err(BadResponse::LengthAndChunked);
+    }
+    let http11 = head.version == Version::Http11;
+    // As nginx, no connection of an HTTP/1.0 server is kept, whatever it offers; so a transfer coding
+    // in HTTP/1.0, which makes the framing faulty (RFC 9112 §6.1), harms this response only.
+    let keep_alive = http11 && !close;
+    let mut framing =
+        ResponseFraming { length, keep_alive, nominates, ..ResponseFraming::default() };
+    match head.status {
+        101 if !sent.upgrade || !http11 || !upgrade => {
+            return Err(BadResponse::UnexpectedUpgrade);
+        }
+        101 => {
+            framing.upgrade = true;
+            framing.keep_alive = false;
+        }
+        100..=199 => framing.interim = true,
+        // RFC 9112 §6.3: no body, whatever they say of its length.
+        204 | 304 => {}
+        _ if sent.head => {}
+        _ => {
+            framing.body = match (chunked, length) {
+                (true, _) => ResponseBody::Chunked,
+                (false, Some(length)) => ResponseBody::Length(length),
+                (false, None) => ResponseBody::Close,
+            };
+        }
+    }
+    framing.keep_alive &= framing.body != ResponseBody::Close;
+    Ok(framing)
+}
+
+/// Whether a `Connection` line of the response nominates the field (RFC 9110 §7.6.1).
+pub fn nominates(head: &ResponseHead, buf: &[u8], name: &[u8]) -> bool {
+    let lines = head.fields.iter().filter(|field| field.id == ResponseFieldId::Connection);
+    lines
+        .flat_map(|field| tokens(field.value.of(buf)))
+        .any(|token| token.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]

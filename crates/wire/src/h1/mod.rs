@@ -9,9 +9,15 @@ pub mod head;
 pub mod host;
 pub mod method;
 mod request_line;
+pub mod response;
+pub mod response_field;
 
 pub use field::FieldId;
-pub use framing::{BodyLength, Framing, framing};
+pub use framing::{
+    BodyLength, Framing, ResponseBody, ResponseFraming, Sent, framing, response_framing,
+};
 pub use head::{Field, Head, Options, Parser, Progress, UriFlags, Version};
 pub use host::validate_host;
 pub use method::Method;
+pub use response::{BadResponse, ResponseField, ResponseHead, ResponseParser};
+pub use response_field::ResponseFieldId;
