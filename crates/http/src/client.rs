@@ -39,6 +39,11 @@ pub trait Client {
         timeout_ms: u64,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, BodyError>>;
+
+    /// Ready once the client has closed the connection or reset the stream: nobody waits for the
+    /// answer any more (`ngx_http_upstream_check_broken_connection`). Costs no system call as long as
+    /// nothing happens on the connection.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
 /// The client of a subrequest: there is nobody to ask.
@@ -52,5 +57,9 @@ impl Client for Nobody {
         _cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, BodyError>> {
         Poll::Ready(Ok(None))
+    }
+
+    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
     }
 }

@@ -3,6 +3,7 @@
 pub mod affinity;
 pub mod channel;
 pub mod clock;
+pub mod connect;
 pub mod errno;
 pub mod inherit;
 pub mod listen;

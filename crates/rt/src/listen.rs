@@ -170,7 +170,7 @@ impl fmt::Display for Addr {
 }
 
 impl Addr {
-    fn sock_addr(&self) -> io::Result<SockAddr> {
+    pub(crate) fn sock_addr(&self) -> io::Result<SockAddr> {
         match self {
             Addr::Tcp(addr) => Ok((*addr).into()),
             Addr::Unix(path) => SockAddr::unix(path),
@@ -439,12 +439,22 @@ fn keepalive_times(idle: Option<u32>, intvl: Option<u32>, cnt: Option<u32>) -> T
 
 /// setsockopt(2) of a TCP option with an int, for the two that socket2 and rustix do not have.
 fn set_tcp_int(fd: BorrowedFd<'_>, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    set_int(fd, libc::IPPROTO_TCP, name, value)
+}
+
+/// setsockopt(2) of an option with an int.
+pub(crate) fn set_int(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the pointer and length describe `value`, which lives through the call; the kernel
     // only reads it.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
-            libc::IPPROTO_TCP,
+            level,
             name,
             (&raw const value).cast(),
             size_of_val(&value) as libc::socklen_t,

@@ -105,6 +105,12 @@ impl Socket {
         fd.poll_write_ready(cx).map_ok(|mut guard| guard.retain_ready())
     }
 
+    /// What went wrong with a connection under way (`SO_ERROR`), once it is writable.
+    pub fn pending_error(&self) -> io::Result<()> {
+        let fd = self.fd().ok_or_else(lost)?;
+        Ok(rustix::net::sockopt::socket_error(fd)??)
+    }
+
     /// Our end of it, if it is TCP.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         SocketAddr::try_from(rustix::net::getsockname(self.fd()?).ok()?).ok()
@@ -164,6 +170,9 @@ impl Socket {
     }
 
     fn watch(&mut self) -> io::Result<()> {
+        if !matches!(self.0, State::Fresh(_)) {
+            return Ok(());
+        }
         if let State::Fresh(fd) = std::mem::replace(&mut self.0, State::Lost) {
             self.0 = State::Watched(watched(fd, Interest::READABLE.add(Interest::WRITABLE))?);
         }

@@ -217,4 +217,8 @@ impl<T: Transport> Client for H1Client<'_, T> {
             }
         }
     }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.io.poll_peer_closed(cx)
+    }
 }
