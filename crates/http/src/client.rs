@@ -43,7 +43,9 @@ pub trait Client {
     /// Ready once the client has closed the connection or reset the stream: nobody waits for the
     /// answer any more (`ngx_http_upstream_check_broken_connection`). Costs no system call as long as
     /// nothing happens on the connection.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
 }
 
 /// The client of a subrequest: there is nobody to ask.
@@ -57,9 +59,5 @@ impl Client for Nobody {
         _cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, BodyError>> {
         Poll::Ready(Ok(None))
-    }
-
-    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
-        Poll::Pending
     }
 }
