@@ -11,6 +11,7 @@ pub mod limit_conn;
 pub mod log;
 pub mod map;
 pub mod regex;
+pub mod resolver;
 pub mod split_clients;
 #[cfg(test)]
 mod testing;

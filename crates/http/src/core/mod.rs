@@ -3,7 +3,7 @@
 //! [`Conf`] is what one level of the file says; [`Settings`] what holds there after inheritance.
 //! The directives that fill them are in `directives`.
 //!
-//! Leaves out: `try_files` (a module of its own), `resolver` and `early_hints` (proxying).
+//! Leaves out: `try_files` (a module of its own), `resolver` too, and `early_hints` (proxying).
 
 mod directives;
 mod error_page;

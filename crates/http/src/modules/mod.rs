@@ -35,6 +35,7 @@ mod random_index;
 mod range;
 mod realip;
 mod referer;
+pub mod resolver;
 mod rewrite;
 mod secure_link;
 mod split_clients;
@@ -58,6 +59,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
     vec![
         entry::<crate::core::Core>(),
         entry::<map::Map>(),
+        entry::<resolver::Resolving>(),
         entry::<rewrite::Rewriting>(),
         entry::<upstream::Upstream>(),
         // Variables.

@@ -1,0 +1,212 @@
+//! One lookup: questions to DNS servers until there is an answer.
+//!
+//! Each datagram goes out of a socket of its own, so its source port is the kernel's random choice,
+//! and only its server's datagrams come in (RFC 5452 §9.2).
+//!
+//! Invariant: never ends by itself while no server answers; whoever waits for it has the timeout.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use forebay_rt::clock;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpStream, UdpSocket},
+    time::{Instant, sleep_until, timeout_at},
+};
+
+use super::{
+    Answer, Counter, Endpoint, Outcome, ResolveError, Resolver, Target,
+    message::{Kind, MAX_ADDRESSES, MAX_CNAMES, Question, Reply, Srv},
+    thread,
+};
+
+/// nginx's `NGX_RESOLVER_UDP_SIZE`: the longest datagram that is read.
+const MAX_DATAGRAM: usize = 4_096;
+/// How many datagrams that are not the answer may come before the question is asked over TCP, where
+/// nobody can guess: someone tries.
+const MAX_FOREIGN: usize = 16;
+/// How many hosts of one service are looked up.
+const MAX_SRV_HOSTS: usize = 64;
+
+/// What one kind of question came to, aliases followed.
+enum Found {
+    Ips(Vec<IpAddr>, u32),
+    Servers(Vec<Srv>, u32),
+}
+
+/// Looks a target up.
+pub(super) async fn look_up(resolver: &Resolver, target: &Target) -> Outcome {
+    let (endpoints, ttl_s) = match target {
+        Target::Host(name) => {
+            resolver.count(Counter::Name);
+            let (ips, ttl_s) = host(resolver, name).await?;
+            let endpoint = |ip| Endpoint { ip, port: 0, priority: 0, weight: 0, host: None };
+            (ips.into_iter().map(endpoint).collect(), ttl_s)
+        }
+        Target::Service(name) => {
+            resolver.count(Counter::Srv);
+            service(resolver, name).await?
+        }
+    };
+    let valid_ms = resolver.settings.valid_ms.unwrap_or(u64::from(ttl_s) * 1_000);
+    Ok(Answer { endpoints, valid_until_ms: clock::now_ms().saturating_add(valid_ms) })
+}
+
+/// The addresses of a host, IPv4 first; both families are asked at once
+/// (`ngx_resolver_process_a`).
+async fn host(resolver: &Resolver, name: &str) -> Result<(Vec<IpAddr>, u32), ResolveError> {
+    let settings = &resolver.settings;
+    let family = async |on: bool, kind| match on {
+        true => Some(chase(resolver, name, kind).await),
+        false => None,
+    };
+    let (v4, v6) = tokio::join!(family(settings.ipv4, Kind::V4), family(settings.ipv6, Kind::V6));
+    let (mut ips, mut ttl_s, mut error) = (Vec::new(), u32::MAX, None);
+    for found in [v4, v6].into_iter().flatten() {
+        match found {
+            Ok(Found::Ips(more, ttl)) => {
+                ips.extend(more);
+                ttl_s = ttl_s.min(ttl);
+            }
+            Ok(Found::Servers(..)) => {}
+            Err(why) => error = error.or(Some(why)),
+        }
+    }
+    match ips.is_empty() {
+        false => Ok((ips, ttl_s)),
+        true => Err(error.unwrap_or(ResolveError::NotFound)),
+    }
+}
+
+/// The servers of a service with their addresses, by priority (`ngx_resolver_report_srv`). A server
+/// without address is left out; if all are, the service fails as the last of them.
+async fn service(resolver: &Resolver, name: &str) -> Result<(Arc<[Endpoint]>, u32), ResolveError> {
+    let Found::Servers(mut servers, mut ttl_s) = chase(resolver, name, Kind::Srv).await? else {
+        return Err(ResolveError::NotFound);
+    };
+    servers.sort_by_key(|server| server.priority);
+    servers.truncate(MAX_SRV_HOSTS);
+    let (mut endpoints, mut error) = (Vec::new(), ResolveError::NotFound);
+    for server in servers {
+        match host(resolver, &server.host).await {
+            Ok((ips, ttl)) => {
+                ttl_s = ttl_s.min(ttl);
+                let Srv { priority, weight, port, host } = server;
+                let endpoint =
+                    |ip| Endpoint { ip, port, priority, weight, host: Some(host.clone()) };
+                endpoints.extend(ips.into_iter().map(endpoint));
+            }
+            Err(why) => error = why,
+        }
+    }
+    endpoints.truncate(MAX_ADDRESSES);
+    if endpoints.is_empty() { Err(error) } else { Ok((endpoints.into(), ttl_s)) }
+}
+
+/// Asks for a name, and for what it stands for.
+async fn chase(resolver: &Resolver, name: &str, kind: Kind) -> Result<Found, ResolveError> {
+    let (mut name, mut steps, mut ttl_s) = (Box::<str>::from(name), 0, u32::MAX);
+    loop {
+        match ask(resolver, &name, kind).await {
+            Reply::Addresses { ips, ttl_s: ttl } => return Ok(Found::Ips(ips, ttl_s.min(ttl))),
+            Reply::Servers { servers, ttl_s: ttl } => {
+                return Ok(Found::Servers(servers, ttl_s.min(ttl)));
+            }
+            Reply::Alias { name: next, steps: more, ttl_s: ttl } => {
+                (name, steps, ttl_s) = (next, steps + more, ttl_s.min(ttl));
+                if steps > MAX_CNAMES {
+                    return Err(ResolveError::NotFound);
+                }
+            }
+            Reply::Failed(why) => return Err(why),
+            Reply::Foreign | Reply::Truncated => return Err(ResolveError::Server),
+        }
+    }
+}
+
+/// Asks one question until a server answers: the servers in turn, each for the resend time.
+async fn ask(resolver: &Resolver, name: &str, kind: Kind) -> Reply {
+    let resend = Duration::from_millis(resolver.settings.resend_ms);
+    let system = resolver.settings.servers.is_empty().then(thread::system_servers);
+    let servers = system.as_deref().unwrap_or(&resolver.settings.servers);
+    let start = rand::random::<u32>() as usize;
+    let mut refusals = 0;
+    for turn in 0.. {
+        let server = servers[start.wrapping_add(turn) % servers.len()];
+        let Some(question) = Question::new(name, kind) else {
+            return Reply::Failed(ResolveError::NotFound);
+        };
+        let until = Instant::now() + resend;
+        match timeout_at(until, once(&question, server)).await {
+            Ok(Ok(Reply::Failed(why))) => {
+                resolver.count(Some(why).into());
+                // When a server fails or refuses, the others are asked
+                // before the name is given up; nginx takes the first answer.
+                refusals += 1;
+                if !is_the_servers_own(why) || refusals >= servers.len() {
+                    return Reply::Failed(why);
+                }
+            }
+            Ok(Ok(reply)) => {
+                resolver.count(Counter::NoError);
+                return reply;
+            }
+            // Nobody listens there: the next server at once, but each only once in that time.
+            Ok(Err(_)) => {
+                if (turn + 1) % servers.len() == 0 {
+                    sleep_until(until).await;
+                }
+            }
+            Err(_) => resolver.count(Counter::TimedOut),
+        }
+    }
+    Reply::Failed(ResolveError::TimedOut)
+}
+
+/// Whether an error is about the server that was asked and not about the name.
+fn is_the_servers_own(error: ResolveError) -> bool {
+    !matches!(error, ResolveError::NotFound | ResolveError::Format)
+}
+
+/// Asks one server, over TCP when the answer does not fit into a datagram.
+async fn once(question: &Question, server: SocketAddr) -> io::Result<Reply> {
+    let query = question.bytes().ok_or(io::ErrorKind::InvalidInput)?;
+    let any: IpAddr = match server {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(server).await?;
+    socket.send(&query).await?;
+    let mut buf = [0; MAX_DATAGRAM];
+    for _ in 0..MAX_FOREIGN {
+        let len = socket.recv(&mut buf).await?;
+        match question.judge(&buf[..len]) {
+            Reply::Foreign => {}
+            Reply::Truncated => break,
+            reply => return Ok(reply),
+        }
+    }
+    over_tcp(question, &query, server).await
+}
+
+/// RFC 1035 §4.2.2: each message with its length in front.
+async fn over_tcp(question: &Question, query: &[u8], server: SocketAddr) -> io::Result<Reply> {
+    let mut stream = TcpStream::connect(server).await?;
+    let mut message = (query.len() as u16).to_be_bytes().to_vec();
+    message.extend_from_slice(query);
+    stream.write_all(&message).await?;
+    let len = stream.read_u16().await?;
+    let mut answer = vec![0; usize::from(len)];
+    stream.read_exact(&mut answer).await?;
+    match question.judge(&answer) {
+        // Over TCP nothing else may come; the server is broken.
+        Reply::Foreign | Reply::Truncated => Err(io::ErrorKind::InvalidData.into()),
+        reply => Ok(reply),
+    }
+}

@@ -1,0 +1,183 @@
+//! DNS messages: the bytes of a query, and what the bytes of a response come to.
+//!
+//! Invariant: pure: no socket, no clock. A response counts only with the number and the question of
+//! the query (RFC 5452 §9.1), and of its records only those that follow from the name asked for.
+
+use std::{net::IpAddr, sync::Arc};
+
+use hickory_proto::{
+    op::{Message, MessageType, OpCode, Query},
+    rr::{DNSClass, Name, RData, RecordType},
+};
+
+use super::ResolveError;
+
+/// How many addresses, or servers of a service, are taken from one response.
+pub(super) const MAX_ADDRESSES: usize = 256;
+/// nginx's `NGX_RESOLVER_MAX_RECURSION`: how many times a name may stand for another.
+pub(super) const MAX_CNAMES: usize = 50;
+
+/// What is asked of a DNS server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    V4,
+    V6,
+    Srv,
+}
+
+impl Kind {
+    fn record(self) -> RecordType {
+        match self {
+            Kind::V4 => RecordType::A,
+            Kind::V6 => RecordType::AAAA,
+            Kind::Srv => RecordType::SRV,
+        }
+    }
+}
+
+/// A question with its number.
+pub(super) struct Question {
+    id: u16,
+    name: Name,
+    kind: Kind,
+}
+
+/// A server of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Srv {
+    pub priority: u16,
+    pub weight: u16,
+    pub port: u16,
+    pub host: Arc<str>,
+}
+
+/// What a response says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// It is not the response to this question.
+    Foreign,
+    /// It did not fit into a datagram.
+    Truncated,
+    /// There is none.
+    Failed(ResolveError),
+    /// Addresses.
+    Addresses { ips: Vec<IpAddr>, ttl_s: u32 },
+    /// Servers of a service.
+    Servers { servers: Vec<Srv>, ttl_s: u32 },
+    /// The name stands for another, of which the response says nothing; how many names it took.
+    Alias { name: Box<str>, steps: usize, ttl_s: u32 },
+}
+
+impl Question {
+    /// A question with a random number. `None`: that cannot be a name in the DNS.
+    pub fn new(name: &str, kind: Kind) -> Option<Question> {
+        // Only plain names: what looks like an escape, or is not ASCII, is no host.
+        let plain = |b: u8| b.is_ascii_graphic() && b != b'\\' && b != b'"';
+        if name.is_empty() || !name.bytes().all(plain) {
+            return None;
+        }
+        let mut name = Name::from_ascii(name).ok()?;
+        name.set_fqdn(true);
+        Some(Question { id: rand::random(), name, kind })
+    }
+
+    /// The bytes on the wire.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        let mut message = Message::new(self.id, MessageType::Query, OpCode::Query);
+        message.metadata.recursion_desired = true;
+        message.add_query(Query::query(self.name.clone(), self.kind.record()));
+        message.to_vec().ok()
+    }
+
+    /// What the bytes of a response come to.
+    pub fn judge(&self, bytes: &[u8]) -> Reply {
+        // The number first: it is cheap, and in a flood it is what is wrong.
+        if bytes.get(..2) != Some(&self.id.to_be_bytes()[..]) {
+            return Reply::Foreign;
+        }
+        let Ok(message) = Message::from_vec(bytes) else { return self.judge_broken(bytes) };
+        let meta = &message.metadata;
+        if meta.message_type != MessageType::Response
+            || meta.op_code != OpCode::Query
+            || !self.is_asked_by(&message.queries)
+        {
+            return Reply::Foreign;
+        }
+        if let Some(error) = ResolveError::of_code(meta.response_code.low()) {
+            return Reply::Failed(error);
+        }
+        if meta.truncation {
+            return Reply::Truncated;
+        }
+        self.read(&message)
+    }
+
+    /// A response that breaks off inside a record may be one that was cut to fit.
+    fn judge_broken(&self, bytes: &[u8]) -> Reply {
+        const RESPONSE: u8 = 0x80;
+        const TRUNCATED: u8 = 0x02;
+        match bytes.get(2) {
+            Some(flags) if flags & (RESPONSE | TRUNCATED) == RESPONSE | TRUNCATED => {
+                Reply::Truncated
+            }
+            _ => Reply::Foreign,
+        }
+    }
+
+    fn is_asked_by(&self, queries: &[Query]) -> bool {
+        let [query] = queries else { return false };
+        *query.name() == self.name
+            && query.query_type() == self.kind.record()
+            && query.query_class() == DNSClass::IN
+    }
+
+    fn read(&self, message: &Message) -> Reply {
+        let answers = || message.answers.iter().filter(|r| r.dns_class == DNSClass::IN);
+        let (mut name, mut steps, mut ttl_s) = (&self.name, 0, u32::MAX);
+        loop {
+            let alias = answers().filter(|r| r.name == *name).find_map(|r| match &r.data {
+                RData::CNAME(target) => Some((&target.0, r.ttl)),
+                _ => None,
+            });
+            let Some((target, ttl)) = alias else { break };
+            (name, steps, ttl_s) = (target, steps + 1, ttl_s.min(ttl));
+            if steps > MAX_CNAMES {
+                return Reply::Failed(ResolveError::NotFound);
+            }
+        }
+        let (mut ips, mut servers) = (Vec::new(), Vec::new());
+        for record in answers().filter(|r| r.name == *name).take(MAX_ADDRESSES) {
+            match (&record.data, self.kind) {
+                (RData::A(ip), Kind::V4) => ips.push(IpAddr::V4(ip.0)),
+                (RData::AAAA(ip), Kind::V6) => ips.push(IpAddr::V6(ip.0)),
+                (RData::SRV(srv), Kind::Srv) => servers.push(Srv {
+                    priority: srv.priority,
+                    weight: srv.weight,
+                    port: srv.port,
+                    host: host(&srv.target).into(),
+                }),
+                _ => continue,
+            }
+            ttl_s = ttl_s.min(record.ttl);
+        }
+        if !servers.is_empty() {
+            return Reply::Servers { servers, ttl_s };
+        }
+        if !ips.is_empty() {
+            return Reply::Addresses { ips, ttl_s };
+        }
+        match steps {
+            0 => Reply::Failed(ResolveError::NotFound),
+            _ => Reply::Alias { name: host(name).into(), steps, ttl_s },
+        }
+    }
+}
+
+/// The name without the dot of the root.
+fn host(name: &Name) -> String {
+    let mut text = name.to_ascii().to_ascii_lowercase();
+    if text.ends_with('.') {
+        text.pop();
+    }
+    text
+}
