@@ -32,7 +32,8 @@ pub mod request;
 pub mod response;
 pub mod special;
 pub mod subrequest;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(test), allow(dead_code))]
 mod testing;
 mod tree;
 mod variables;

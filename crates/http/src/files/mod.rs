@@ -79,6 +79,29 @@ impl OpenFile {
         OpenFile { fd, stat, directio, alignment, pool, size, modified, etag, contents }
     }
 
+    /// One that is in memory, whatever it is called and wherever it comes from.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn of_contents(contents: Bytes) -> OpenFile {
+        OpenFile {
+            fd: None,
+            stat: Stat {
+                kind: open::Kind::File,
+                dev: 0,
+                ino: 0,
+                size: contents.len() as u64,
+                modified_ns: 0,
+                changed_ns: 0,
+            },
+            directio: false,
+            alignment: 512,
+            pool: None,
+            size: contents.len() as u64,
+            modified: 0,
+            etag: Bytes::new(),
+            contents: Some(contents),
+        }
+    }
+
     /// The descriptor, where the kernel may send the file; `None`: it is in memory, or is to be read.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         if self.directio { None } else { self.fd.as_ref().map(|fd| fd.as_fd()) }

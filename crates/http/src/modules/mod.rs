@@ -17,6 +17,8 @@ mod coding;
 mod dav;
 mod empty_gif;
 mod flv;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod geo;
 mod gunzip;
 pub mod gzip;

@@ -8,7 +8,9 @@
 //! a file than its `moov` atom is in memory, which `mp4_max_buffer_size` bounds.
 
 mod boxes;
-mod file;
+pub(super) mod file;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fixture;
 mod moov;
 mod trak;
 

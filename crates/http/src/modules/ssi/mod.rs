@@ -7,7 +7,7 @@
 //! bound of all subrequests; how much a page may keep is [`shared::MAX_KEPT`].
 
 mod page;
-mod parse;
+pub(super) mod parse;
 mod shared;
 mod text;
 
