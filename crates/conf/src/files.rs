@@ -1,9 +1,11 @@
-//! Where a loader's files come from. Everything that a configuration names is read through [`Files`],
-//! so that a worker without privileges can load the same configuration from what its master recorded.
+//! Where a loader's files come from, and the addresses of the hosts that it names. Everything is asked
+//! through [`Files`], so that a worker without privileges can load the same configuration from what its
+//! master recorded.
 //!
-//! Invariant: nothing else in this crate opens a file.
+//! Invariant: nothing else that loads a configuration opens a file or looks a name up.
 
 use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 use crate::glob;
@@ -16,6 +18,20 @@ pub trait Files {
     /// The names that match a mask, sorted by bytes; no match is an empty answer, not an error
     /// (`ngx_conf_include` sets `gl.test`).
     fn glob(&mut self, pattern: &str) -> io::Result<Vec<PathBuf>>;
+
+    /// The addresses of a host, as the system knows them while the configuration loads
+    /// (`ngx_inet_resolve_host`): at least one, none twice. An address stands for itself.
+    fn resolve(&mut self, host: &str) -> io::Result<Vec<IpAddr>> {
+        match host.parse() {
+            Ok(addr) => Ok(vec![addr]),
+            Err(_) => self.lookup(host),
+        }
+    }
+
+    /// The same for what is no address. Where there are only files, no name is known.
+    fn lookup(&mut self, _host: &str) -> io::Result<Vec<IpAddr>> {
+        Err(io::Error::other("no such name"))
+    }
 }
 
 /// Reads from the file system.
@@ -30,9 +46,22 @@ impl Files for Direct {
     fn glob(&mut self, pattern: &str) -> io::Result<Vec<PathBuf>> {
         glob::glob(pattern)
     }
+
+    fn lookup(&mut self, host: &str) -> io::Result<Vec<IpAddr>> {
+        let mut found: Vec<IpAddr> = Vec::new();
+        for addr in (host, 0).to_socket_addrs()? {
+            if !found.contains(&addr.ip()) {
+                found.push(addr.ip());
+            }
+        }
+        match found.is_empty() {
+            true => Err(io::Error::other("no address")),
+            false => Ok(found),
+        }
+    }
 }
 
-/// Files in memory, for tests and embedded configurations.
+/// Files in memory, for tests and embedded configurations. Of names it knows `localhost`.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     files: std::collections::BTreeMap<PathBuf, Vec<u8>>,
@@ -55,5 +84,12 @@ impl Files for Memory {
     fn glob(&mut self, pattern: &str) -> io::Result<Vec<PathBuf>> {
         let matching = |p: &&PathBuf| glob::path_matches(pattern, p);
         Ok(self.files.keys().filter(matching).cloned().collect())
+    }
+
+    fn lookup(&mut self, host: &str) -> io::Result<Vec<IpAddr>> {
+        match host {
+            "localhost" => Ok(vec![IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)]),
+            _ => Err(io::Error::other("no such name")),
+        }
     }
 }

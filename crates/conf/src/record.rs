@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -43,6 +44,7 @@ impl From<&Failure> for io::Error {
 pub struct Record {
     reads: BTreeMap<PathBuf, Answer<Vec<u8>>>,
     globs: BTreeMap<String, Answer<Vec<PathBuf>>>,
+    hosts: BTreeMap<String, Answer<Vec<IpAddr>>>,
 }
 
 /// Passes questions on and remembers the answers. A question that was asked before gets the answer it
@@ -85,6 +87,16 @@ impl<F: Files> Files for Recording<F> {
         self.record.globs.insert(pattern.into(), answer);
         result
     }
+
+    fn lookup(&mut self, host: &str) -> io::Result<Vec<IpAddr>> {
+        if let Some(answer) = self.record.hosts.get(host) {
+            return answer.clone().map_err(|f| io::Error::from(&f));
+        }
+        let result = self.inner.lookup(host);
+        let answer = result.as_ref().map(Vec::clone).map_err(Failure::from);
+        self.record.hosts.insert(host.into(), answer);
+        result
+    }
 }
 
 /// Answers from a [`Record`]; what is not in it is an error.
@@ -99,6 +111,10 @@ impl Files for Replay {
     fn glob(&mut self, pattern: &str) -> io::Result<Vec<PathBuf>> {
         replay(self.0.globs.get(pattern))
     }
+
+    fn lookup(&mut self, host: &str) -> io::Result<Vec<IpAddr>> {
+        replay(self.0.hosts.get(host))
+    }
 }
 
 fn replay<T: Clone>(answer: Option<&Answer<T>>) -> io::Result<T> {
@@ -110,10 +126,10 @@ fn replay<T: Clone>(answer: Option<&Answer<T>>) -> io::Result<T> {
 }
 
 /// The first bytes of an encoded record; the number is the version of the encoding.
-const MAGIC: &[u8; 8] = b"fbconf01";
+const MAGIC: &[u8; 8] = b"fbconf02";
 
 impl Record {
-    /// Encodes: a mark of the version, then two lists, each with its length in front; every length is eight bytes,
+    /// Encodes: a mark of the version, then three lists, each with its length in front; every length is eight bytes,
     /// little end first.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
@@ -128,6 +144,14 @@ impl Record {
             put_answer(&mut out, answer, |out, paths| {
                 put_len(out, paths.len());
                 paths.iter().for_each(|p| put(out, p.as_os_str().as_bytes()));
+            });
+        }
+        put_len(&mut out, self.hosts.len());
+        for (host, answer) in &self.hosts {
+            put(&mut out, host.as_bytes());
+            put_answer(&mut out, answer, |out, addresses| {
+                put_len(out, addresses.len());
+                addresses.iter().for_each(|addr| put(out, addr.to_string().as_bytes()));
             });
         }
         out
@@ -149,6 +173,15 @@ impl Record {
                 (0..count).map(|_| take_path(rest)).collect::<Option<Vec<_>>>()
             })?;
             record.globs.insert(pattern, answer);
+        }
+        for _ in 0..take_len(&mut rest)? {
+            let host = String::from_utf8(take(&mut rest)?.to_vec()).ok()?;
+            let answer = take_answer(&mut rest, |rest| {
+                let count = take_len(rest)?;
+                let mut address = || std::str::from_utf8(take(rest)?).ok()?.parse().ok();
+                (0..count).map(|_| address()).collect::<Option<Vec<_>>>()
+            })?;
+            record.hosts.insert(host, answer);
         }
         rest.is_empty().then_some(record)
     }
@@ -225,6 +258,10 @@ mod tests {
         fn glob(&mut self, _: &str) -> io::Result<Vec<PathBuf>> {
             Err(io::Error::from_raw_os_error(13))
         }
+
+        fn lookup(&mut self, _: &str) -> io::Result<Vec<IpAddr>> {
+            Err(io::Error::other("unknown"))
+        }
     }
 
     fn recorded() -> Record {
@@ -234,6 +271,8 @@ mod tests {
         recording.glob("/none/*").unwrap();
         recording.read(Path::new("/c/a.conf")).unwrap();
         recording.read(Path::new("/missing")).unwrap_err();
+        recording.resolve("localhost").unwrap();
+        recording.resolve("nowhere").unwrap_err();
         recording.into_record()
     }
 
@@ -247,6 +286,9 @@ mod tests {
         assert_eq!(names, [PathBuf::from("/c/a.conf"), PathBuf::from("/c/b.conf")]);
         assert!(replay.glob("/none/*").unwrap().is_empty());
         assert!(replay.read(Path::new("/c/b.conf")).is_err(), "was never read");
+        assert_eq!(replay.resolve("localhost").unwrap(), [IpAddr::from([127, 0, 0, 1])]);
+        assert_eq!(replay.resolve("nowhere").unwrap_err().to_string(), "no such name");
+        assert!(replay.resolve("elsewhere").is_err(), "was never asked for");
     }
 
     #[test]

@@ -1084,8 +1084,8 @@ fn types(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Done {
     types.read(n.block.as_deref().unwrap_or_default())
 }
 
-fn listen(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Done {
-    for listen in Listen::parse(n)? {
+fn listen(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
+    for listen in Listen::parse(n, cx.loader.files)? {
         if c.own.listens.iter().any(|before| before.addr == listen.addr) {
             let text = format!("a duplicate listen {}", listen.addr);
             return Err(Error::emerg(n.span, text));

@@ -1,11 +1,11 @@
 //! `listen`: an address and the options of its sockets.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::PathBuf,
 };
 
-use forebay_conf::{Arg, Error, Node, Span, value};
+use forebay_conf::{Arg, Error, Files, Node, Span, value};
 use forebay_rt::listen::{Addr, Keepalive, Options};
 
 /// One `listen` directive of a server.
@@ -48,13 +48,13 @@ impl Listen {
     /// Reads the directive; a name may stand for several addresses.
     ///
     /// Errors: nginx's `invalid parameter "x"`, `host not found in "x" of the "listen" directive` …
-    pub fn parse(node: &Node) -> Result<Vec<Listen>, Error> {
+    pub fn parse(node: &Node, files: &mut dyn Files) -> Result<Vec<Listen>, Error> {
         let address = &node.args[0];
         let mut listen = Listen::plain(Addr::Unix(PathBuf::new()), node.span);
         for arg in &node.args[1..] {
             listen.parameter(arg)?;
         }
-        let addrs = addresses(address)?;
+        let addrs = addresses(address, files)?;
         if addrs.iter().any(|addr| matches!(addr, Addr::Unix(_))) && listen.options.reuseport {
             let text = "\"reuseport\" is not supported on unix sockets".to_owned();
             return Err(Error::emerg(node.span, text));
@@ -146,7 +146,7 @@ fn so_keepalive(value: &str) -> Option<Keepalive> {
 }
 
 /// The addresses that the first parameter of `listen` stands for.
-fn addresses(arg: &Arg) -> Result<Vec<Addr>, Error> {
+fn addresses(arg: &Arg, files: &mut dyn Files) -> Result<Vec<Addr>, Error> {
     let text = arg.text()?;
     let fail = |what: &str| {
         let text = format!("{what} in \"{text}\" of the \"listen\" directive");
@@ -190,8 +190,8 @@ fn addresses(arg: &Arg) -> Result<Vec<Addr>, Error> {
         name => match name.parse::<Ipv4Addr>() {
             Ok(ip) => Ok(vec![at(ip.into())]),
             Err(_) => {
-                let found = (name, port).to_socket_addrs().map_err(|_| fail("host not found"))?;
-                Ok(found.map(|addr| at(addr.ip())).collect())
+                let found = files.resolve(name).map_err(|_| fail("host not found"))?;
+                Ok(found.into_iter().map(at).collect())
             }
         },
     }

@@ -195,7 +195,7 @@ fn access_log(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), E
         };
     }
     let target = if place.after("syslog:").is_some() {
-        Target::Syslog(Syslog::parse(place)?)
+        Target::Syslog(Syslog::parse(place, cx.loader.files)?)
     } else if place.bytes().contains(&b'$') {
         let full = cx.loader.full_path(place.path()).into_os_string().into_encoded_bytes();
         let name = Template::parse(&full, place.span, &mut cx.registry)?;

@@ -4,7 +4,7 @@
 
 use std::{
     io::Write as _,
-    net::{SocketAddr, ToSocketAddrs as _},
+    net::{IpAddr, SocketAddr},
 };
 
 use forebay_conf::{Arg, Arity, Error, Node, value};
@@ -118,7 +118,7 @@ fn set_real_ip_from(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result
         return Ok(());
     }
     let Some((cidr, meaningless)) = Cidr::parse(&arg.value) else {
-        from.extend(resolve(arg)?);
+        from.extend(resolve(arg, cx)?);
         return Ok(());
     };
     if meaningless {
@@ -130,17 +130,17 @@ fn set_real_ip_from(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result
 }
 
 /// The addresses of a host, looked up once while the configuration loads.
-fn resolve(arg: &Arg) -> Result<Vec<Cidr>, Error> {
-    let found = arg.text().ok().and_then(|host| (host, 0).to_socket_addrs().ok());
+fn resolve(arg: &Arg, cx: &mut Cx<'_, '_>) -> Result<Vec<Cidr>, Error> {
+    let found = arg.text().ok().and_then(|host| cx.loader.files.resolve(host).ok());
     let found = found.ok_or_else(|| {
         let text = format!("host not found in set_real_ip_from \"{}\"", arg.lossy());
         Error::emerg(arg.span, text)
     })?;
-    let cidr = |addr: SocketAddr| match addr {
-        SocketAddr::V4(addr) => Cidr::V4 { network: (*addr.ip()).into(), bits: 32 },
-        SocketAddr::V6(addr) => Cidr::V6 { network: (*addr.ip()).into(), bits: 128 },
+    let cidr = |addr: IpAddr| match addr {
+        IpAddr::V4(addr) => Cidr::V4 { network: addr.into(), bits: 32 },
+        IpAddr::V6(addr) => Cidr::V6 { network: addr.into(), bits: 128 },
     };
-    Ok(found.map(cidr).collect())
+    Ok(found.into_iter().map(cidr).collect())
 }
 
 fn header(node: &Node) -> Result<Header, Error> {

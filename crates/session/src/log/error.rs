@@ -182,7 +182,7 @@ impl LogSet {
             let hint = "a log in memory is read with a debugger; name a file instead";
             return Err(Error::emerg(target.span, text).with_hint(hint));
         } else if target.after("syslog:").is_some() {
-            Output::Syslog(Arc::new(Syslog::parse(target)?))
+            Output::Syslog(Arc::new(Syslog::parse(target, loader.files)?))
         } else {
             Output::File(self.file(loader.full_path(target.path())))
         };

@@ -7,14 +7,14 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     os::unix::net::UnixDatagram,
     path::PathBuf,
     sync::Arc,
 };
 
 use arc_swap::ArcSwapOption;
-use forebay_conf::{Arg, Error};
+use forebay_conf::{Arg, Error, Files};
 use forebay_rt::clock;
 use forebay_wire::h1::encode::write_decimal;
 
@@ -61,7 +61,7 @@ impl Syslog {
     /// Reads `syslog:server=…[,facility=…][,severity=…][,tag=…][,nohostname]`.
     ///
     /// Errors: nginx's, such as `no syslog server specified`, `unknown syslog parameter "x"`.
-    pub fn parse(arg: &Arg) -> Result<Syslog, Error> {
+    pub fn parse(arg: &Arg, files: &mut dyn Files) -> Result<Syslog, Error> {
         let fail = |text: String| Error::emerg(arg.span, text);
         let text = String::from_utf8_lossy(arg.after("syslog:").unwrap_or_default());
         let (mut server, mut facility, mut severity, mut tag) = (None, None, None, None);
@@ -71,7 +71,7 @@ impl Syslog {
             let has_value = parameter.len() > name.len();
             let duplicate = match name {
                 "server" if has_value => {
-                    let parsed = Server::parse(value)
+                    let parsed = Server::parse(value, files)
                         .map_err(|what| fail(format!("{what} in syslog server \"{value}\"")))?;
                     server.replace(parsed).is_some()
                 }
@@ -166,7 +166,7 @@ impl Syslog {
 
 impl Server {
     /// `address[:port]`, `[address]:port`, `name[:port]`, `unix:path` (`ngx_parse_url`).
-    fn parse(text: &str) -> Result<Server, &'static str> {
+    fn parse(text: &str, files: &mut dyn Files) -> Result<Server, &'static str> {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path {
                 "" => Err("no path in the unix domain socket"),
@@ -196,8 +196,8 @@ impl Server {
         if host.contains('/') {
             return Err("invalid host");
         }
-        let found = (host, port).to_socket_addrs().ok().and_then(|mut found| found.next());
-        found.map(Server::Udp).ok_or("host not found")
+        let found = files.resolve(host).ok().and_then(|found| found.first().copied());
+        found.map(|ip| Server::Udp((ip, port).into())).ok_or("host not found")
     }
 
     fn connect(&self) -> io::Result<Socket> {

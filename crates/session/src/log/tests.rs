@@ -350,11 +350,14 @@ fn syslog_parameters_are_checked_as_in_nginx() {
         ("server=[::1", "invalid host in syslog server \"[::1\""),
         ("server=unix:", "no path in the unix domain socket in syslog server \"unix:\""),
     ] {
-        let error = Syslog::parse(&node(&format!("a \"syslog:{value}\";")).args[0]).unwrap_err();
+        let error =
+            Syslog::parse(&node(&format!("a \"syslog:{value}\";")).args[0], &mut Memory::default())
+                .unwrap_err();
         assert_eq!(error.message, message, "{value}");
     }
     for value in ["server=[::1]", "server=[::1]:5140,nohostname", "server=localhost:1"] {
-        Syslog::parse(&node(&format!("a syslog:{value};")).args[0]).unwrap();
+        Syslog::parse(&node(&format!("a syslog:{value};")).args[0], &mut Memory::default())
+            .unwrap();
     }
 }
 
@@ -386,8 +389,9 @@ fn syslog_lines_are_datagrams_of_rfc_3164() {
     let local = UnixDatagram::bind(&path).unwrap();
     let mut buf = [0; 4096];
     let port = server.local_addr().unwrap().port();
-    let parse =
-        |value: String| Syslog::parse(&node(&format!("a syslog:{value};")).args[0]).unwrap();
+    let parse = |value: String| {
+        Syslog::parse(&node(&format!("a syslog:{value};")).args[0], &mut Memory::default()).unwrap()
+    };
     let syslog = parse(format!("server=127.0.0.1:{port},nohostname,tag=web_1,facility=daemon"));
     syslog.send(syslog.severity(), b"GET /").unwrap();
     let len = server.recv(&mut buf).unwrap();
@@ -422,7 +426,7 @@ fn a_syslog_server_that_is_gone_is_found_again() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("log.socket");
     let value = format!("a syslog:server=unix:{};", path.display());
-    let syslog = Syslog::parse(&node(&value).args[0]).unwrap();
+    let syslog = Syslog::parse(&node(&value).args[0], &mut Memory::default()).unwrap();
     assert!(syslog.send(Severity::Info, b"nobody").is_err());
     assert!(syslog.trouble().is_news() && !syslog.trouble().is_news());
     for line in ["one", "two"] {
