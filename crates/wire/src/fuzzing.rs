@@ -208,7 +208,7 @@ mod tests {
             b"HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\nTrailer: a\r\n\r\n0\r\n\r\n",
             b"HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\nX-Accel-Redirect: /a\r\n\r\n",
         ];
-        run(super::h1_response, seeds, 100_000);
+        run(super::h1_response, seeds, &[], 100_000);
     }
 
     #[test]
