@@ -11,6 +11,7 @@ pub mod case;
 mod case_request;
 pub mod certs;
 pub mod diff;
+pub mod dns;
 pub mod normal;
 pub mod ports;
 pub mod process;

@@ -16,7 +16,8 @@ use forebay_rt::clock;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UdpSocket},
-    time::{Instant, sleep_until, timeout_at},
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 
 use super::{
@@ -32,6 +33,8 @@ const MAX_DATAGRAM: usize = 4_096;
 const MAX_FOREIGN: usize = 16;
 /// How many hosts of one service are looked up.
 const MAX_SRV_HOSTS: usize = 64;
+/// How many servers are asked, one after the other, for a host of a service.
+const HOST_TURNS: u64 = 2;
 
 /// What one kind of question came to, aliases followed.
 enum Found {
@@ -40,7 +43,7 @@ enum Found {
 }
 
 /// Looks a target up.
-pub(super) async fn look_up(resolver: &Resolver, target: &Target) -> Outcome {
+pub(super) async fn look_up(resolver: &Arc<Resolver>, target: &Target) -> Outcome {
     let (endpoints, ttl_s) = match target {
         Target::Host(name) => {
             resolver.count(Counter::Name);
@@ -83,17 +86,32 @@ async fn host(resolver: &Resolver, name: &str) -> Result<(Vec<IpAddr>, u32), Res
     }
 }
 
-/// The servers of a service with their addresses, by priority (`ngx_resolver_report_srv`). A server
-/// without address is left out; if all are, the service fails as the last of them.
-async fn service(resolver: &Resolver, name: &str) -> Result<(Arc<[Endpoint]>, u32), ResolveError> {
+/// The servers of a service with their addresses, by priority (`ngx_resolver_report_srv`); all hosts
+/// are looked up at once. A server without address is left out; if all are, the service fails.
+async fn service(
+    resolver: &Arc<Resolver>,
+    name: &str,
+) -> Result<(Arc<[Endpoint]>, u32), ResolveError> {
     let Found::Servers(mut servers, mut ttl_s) = chase(resolver, name, Kind::Srv).await? else {
         return Err(ResolveError::NotFound);
     };
     servers.sort_by_key(|server| server.priority);
     servers.truncate(MAX_SRV_HOSTS);
+    // One that never answers must not keep the others from being found.
+    let limit = Duration::from_millis(HOST_TURNS * resolver.settings.resend_ms);
+    let mut lookups = JoinSet::new();
+    for (place, server) in servers.into_iter().enumerate() {
+        let resolver = resolver.clone();
+        lookups.spawn_local(async move {
+            let found = timeout(limit, host(&resolver, &server.host)).await;
+            (place, server, found.unwrap_or(Err(ResolveError::TimedOut)))
+        });
+    }
+    let mut all = lookups.join_all().await;
+    all.sort_by_key(|(place, ..)| *place);
     let (mut endpoints, mut error) = (Vec::new(), ResolveError::NotFound);
-    for server in servers {
-        match host(resolver, &server.host).await {
+    for (_, server, found) in all {
+        match found {
             Ok((ips, ttl)) => {
                 ttl_s = ttl_s.min(ttl);
                 let Srv { priority, weight, port, host } = server;
@@ -145,7 +163,7 @@ async fn ask(resolver: &Resolver, name: &str, kind: Kind) -> Reply {
         match timeout_at(until, once(&question, server)).await {
             Ok(Ok(Reply::Failed(why))) => {
                 resolver.count(Some(why).into());
-                // When a server fails or refuses, the others are asked
+                // DIFFERS(resolver-next-server): when a server fails or refuses, the others are asked
                 // before the name is given up; nginx takes the first answer.
                 refusals += 1;
                 if !is_the_servers_own(why) || refusals >= servers.len() {

@@ -12,6 +12,8 @@ mod cache;
 mod exchange;
 mod message;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod zone;
 
@@ -194,7 +196,7 @@ impl Resolver {
 
     /// The resolver where the configuration names none: the servers of `/etc/resolv.conf`, read anew
     /// when it changes.
-    // nginx has no resolver unless one is configured.
+    // DIFFERS(resolver-by-default): nginx has no resolver unless one is configured.
     pub fn system() -> Arc<Resolver> {
         Resolver::of(Settings::default())
     }

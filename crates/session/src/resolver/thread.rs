@@ -162,7 +162,7 @@ impl Desk {
         waits
     }
 
-    async fn look_up(&self, resolver: &Resolver, target: &Target) -> Outcome {
+    async fn look_up(&self, resolver: &Arc<Resolver>, target: &Target) -> Outcome {
         let _turn = self.turns.acquire().await;
         let outcome = exchange::look_up(resolver, target).await;
         if let Ok(answer) = &outcome {
