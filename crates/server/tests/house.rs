@@ -12,9 +12,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("conf", &[]),
     ("wire", &[]),
     ("rt", &[]),
-    ("session", &["conf", "rt", "wire"]),
-    ("http", &["conf", "rt", "session", "wire"]),
-    ("server", &["conf", "http", "rt", "session", "wire"]),
+    ("tls", &["rt"]),
+    ("session", &["conf", "rt", "tls", "wire"]),
+    ("http", &["conf", "rt", "session", "tls", "wire"]),
+    ("server", &["conf", "http", "rt", "session", "tls", "wire"]),
     ("testkit", &["wire"]),
     ("compare", &["testkit"]),
 ];

@@ -1,0 +1,167 @@
+//! Certificates and keys as operators have them: PEM files, read by the caller.
+//!
+//! Answers `ngx_ssl_certificate` and `ngx_ssl_cache_cert_create`, `ngx_ssl_cache_pkey_create`; the
+//! errors are what nginx prints behind `cannot load certificate "FILE": `.
+//! Invariant: no file is opened here.
+
+use std::sync::Arc;
+
+use rustls::{
+    crypto::aws_lc_rs::sign::any_supported_type,
+    pki_types::{
+        CertificateDer, CertificateRevocationListDer, PrivateKeyDer,
+        pem::{self, SectionKind},
+    },
+    sign::{CertifiedKey, SigningKey},
+};
+
+use crate::{key, x509};
+
+/// A certificate and those that lead from it to a root, in the order in which they are sent.
+#[derive(Clone, Debug)]
+pub struct Chain(pub(crate) Vec<CertificateDer<'static>>);
+
+/// A private key that can sign.
+#[derive(Clone, Debug)]
+pub struct PrivateKey(pub(crate) Arc<dyn SigningKey>);
+
+/// A chain and the key of its first certificate, which fit.
+#[derive(Clone, Debug)]
+pub struct KeyPair(pub(crate) Arc<CertifiedKey>);
+
+impl Chain {
+    /// Reads all certificates of a PEM file. The error is the text behind the file's name.
+    pub fn from_pem(text: &[u8]) -> Result<Chain, String> {
+        let certificates = certificates_from_pem(text)
+            .map_err(|error| format!("PEM_read_bio_X509_AUX() failed (SSL: {error})"))?;
+        if let Some(text) = certificates.iter().find_map(|der| x509::problem(der)) {
+            return Err(format!("PEM_read_bio_X509_AUX() failed ({text})"));
+        }
+        Ok(Chain(certificates))
+    }
+
+    /// What is doubtful about it, each as a sentence: expired, not valid yet, in the wrong order.
+    /// `now_s`: seconds since 1970.
+    pub fn warnings(&self, now_s: i64) -> Vec<String> {
+        x509::chain_warnings(&self.0, now_s)
+    }
+}
+
+/// The certificates of a PEM file (`ssl_client_certificate`, `ssl_trusted_certificate`). The error is
+/// OpenSSL's, without the function.
+pub fn certificates_from_pem(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let mut found = Vec::new();
+    for section in pem_sections(text) {
+        match section {
+            Ok((SectionKind::Certificate, der)) => found.push(CertificateDer::from(der)),
+            Ok(_) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    match found.is_empty() {
+        // ERR_LIB_PEM, PEM_R_NO_START_LINE.
+        true => {
+            Err("error:0480006C:PEM routines::no start line:Expecting: TRUSTED CERTIFICATE"
+                .to_owned())
+        }
+        false => Ok(found),
+    }
+}
+
+/// The revocation lists of a PEM file (`ssl_crl`). The error is OpenSSL's, without the function.
+pub fn crls_from_pem(text: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let mut found = Vec::new();
+    for section in pem_sections(text) {
+        if let (SectionKind::Crl, der) = section? {
+            found.push(CertificateRevocationListDer::from(der));
+        }
+    }
+    match found.is_empty() {
+        true => Err("error:0480006C:PEM routines::no start line:Expecting: X509 CRL".to_owned()),
+        false => Ok(found),
+    }
+}
+
+/// What stands between the BEGIN and END lines that rustls knows, decoded.
+fn pem_sections(text: &[u8]) -> impl Iterator<Item = Result<(SectionKind, Vec<u8>), String>> {
+    // OpenSSL writes certificates with trust settings, and old programs X509, under other names.
+    let text = relabel(text);
+    let mut rest = std::io::Cursor::new(text);
+    let mut ended = false;
+    std::iter::from_fn(move || {
+        if ended {
+            return None;
+        }
+        match pem::from_buf(&mut rest) {
+            Ok(Some(section)) => Some(Ok(section)),
+            Ok(None) => None,
+            Err(error) => {
+                ended = true;
+                Some(Err(pem_error(&error)))
+            }
+        }
+    })
+}
+
+fn relabel(text: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(text);
+    text.replace("X509 CERTIFICATE-----", "CERTIFICATE-----").into_bytes()
+}
+
+fn pem_error(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => {
+            "error:04800066:PEM routines::bad end line".to_owned()
+        }
+        pem::Error::Base64Decode(_) => "error:04800064:PEM routines::bad base64 decode".to_owned(),
+        _ => "error:0480006C:PEM routines::no start line".to_owned(),
+    }
+}
+
+impl PrivateKey {
+    /// Reads the key of a PEM file; `passwords` are tried one after the other if it is encrypted
+    /// (`ssl_password_file`). The error is the text behind the file's name.
+    pub fn from_pem(text: &[u8], passwords: &[Vec<u8>]) -> Result<PrivateKey, String> {
+        let der = key::read(text, passwords)
+            .map_err(|error| format!("PEM_read_bio_PrivateKey() failed (SSL: {error})"))?;
+        PrivateKey::from_der(der)
+    }
+
+    fn from_der(der: PrivateKeyDer<'static>) -> Result<PrivateKey, String> {
+        any_supported_type(&der).map(PrivateKey).map_err(|_| {
+            "PEM_read_bio_PrivateKey() failed (the key is of a kind that is not supported: use RSA \
+             of 2048 to 8192 bits, ECDSA on P-256, P-384 or P-521, or Ed25519)"
+                .to_owned()
+        })
+    }
+}
+
+impl KeyPair {
+    /// Puts chain and key together. The error is OpenSSL's for a key of another certificate, to stand
+    /// behind `SSL_CTX_use_PrivateKey("FILE") failed`.
+    pub fn new(chain: &Chain, key: &PrivateKey) -> Result<KeyPair, String> {
+        let pair = CertifiedKey::new(chain.0.clone(), key.0.clone());
+        match pair.keys_match() {
+            Ok(()) => Ok(KeyPair(Arc::new(pair))),
+            Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
+                Ok(KeyPair(Arc::new(pair)))
+            }
+            Err(_) => {
+                Err("(SSL: error:05800074:x509 certificate routines::key values mismatch)"
+                    .to_owned())
+            }
+        }
+    }
+
+    /// The same with a stapled OCSP response, in DER (`ssl_stapling_file`); `None`: without one.
+    pub fn with_ocsp(&self, response: Option<Vec<u8>>) -> KeyPair {
+        let mut pair = (*self.0).clone();
+        pair.ocsp = response;
+        KeyPair(Arc::new(pair))
+    }
+
+    /// The certificates, the server's own first, in DER.
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.0.cert
+    }
+}

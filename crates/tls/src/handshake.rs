@@ -1,0 +1,221 @@
+//! Drives a rustls handshake over a transport, and takes the traffic keys over when it is done.
+//!
+//! Answers `ngx_ssl_handshake`.
+//! Invariant: holds at most [`MAX_INPUT`] bytes of what the peer sent, and nothing of it once done.
+
+use std::{future::poll_fn, io, io::IoSlice};
+
+use forebay_rt::{pool, transport::Transport};
+use rustls::{
+    Error, ProtocolVersion,
+    client::UnbufferedClientConnection,
+    server::UnbufferedServerConnection,
+    unbuffered::{ConnectionState, EncodeError, UnbufferedStatus},
+};
+
+use crate::{
+    records::Key,
+    stream::{Kernel, State},
+};
+
+/// How much of a handshake may be waiting to be whole: a chain of certificates, in several records.
+const MAX_INPUT: usize = 128 << 10;
+
+/// Where a handshake stands.
+pub(crate) enum Step {
+    /// Something was done, and there may be more to do.
+    Again,
+    /// It needs more of the peer's bytes.
+    Blocked,
+    Done,
+    /// The peer said that it closes.
+    Closed,
+}
+
+/// Why a handshake came to nothing.
+pub(crate) enum Trouble {
+    Closed(Option<io::Error>),
+    Failed(Error),
+}
+
+/// What a handshake leaves behind.
+#[derive(Default)]
+pub(crate) struct Exchange {
+    /// What came and was not used.
+    pub(crate) input: Vec<u8>,
+    /// What is to be sent.
+    pub(crate) output: Vec<u8>,
+    /// Data that came with the handshake, opened.
+    pub(crate) plain: Vec<u8>,
+    /// It came as early data.
+    pub(crate) early: bool,
+}
+
+/// Either side of a handshake.
+pub(crate) trait Party {
+    /// Works on the input, once: how much of it is done with, and where that leads.
+    fn step(&mut self, exchange: &mut Exchange) -> Result<Step, Error>;
+
+    /// The records' keys, and what of rustls goes on.
+    fn into_state(self, record_bytes: usize) -> Result<Box<State>, Error>;
+}
+
+macro_rules! party {
+    ($connection:ty, $kernel:path, $early:pat => $read:expr) => {
+        impl Party for $connection {
+            fn step(&mut self, exchange: &mut Exchange) -> Result<Step, Error> {
+                let Exchange { input, output, plain, early } = exchange;
+                let handshaking = self.is_handshaking();
+                let UnbufferedStatus { discard, state, .. } = self.process_tls_records(input);
+                let step = match state {
+                    Err(error) => Err(error),
+                    Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                        encode(output, |room| data.encode(room)).map(|()| Step::Again)
+                    }
+                    Ok(ConnectionState::TransmitTlsData(data)) => {
+                        data.done();
+                        Ok(Step::Again)
+                    }
+                    Ok(ConnectionState::ReadTraffic(mut data)) => {
+                        while let Some(record) = data.next_record() {
+                            plain.extend_from_slice(record?.payload);
+                        }
+                        Ok(Step::Again)
+                    }
+                    Ok($early) => $read(plain, early),
+                    Ok(ConnectionState::WriteTraffic(_)) if !handshaking => Ok(Step::Done),
+                    // What was read last ended it: the next step says so.
+                    Ok(ConnectionState::WriteTraffic(_)) => Ok(Step::Again),
+                    Ok(ConnectionState::BlockedHandshake) => Ok(Step::Blocked),
+                    Ok(_) => Ok(Step::Closed),
+                };
+                input.drain(..discard);
+                step
+            }
+
+            fn into_state(self, record_bytes: usize) -> Result<Box<State>, Error> {
+                let version = self.protocol_version().ok_or(Error::HandshakeNotComplete)?;
+                let (secrets, kernel) = self.dangerous_into_kernel_connection()?;
+                let key = |secrets| {
+                    Key::new(secrets, version).ok_or(Error::General("unknown cipher".into()))
+                };
+                // TLS 1.2 changes no keys and sends no tickets after the handshake.
+                let kernel = match version {
+                    ProtocolVersion::TLSv1_3 => $kernel(kernel),
+                    _ => Kernel::None,
+                };
+                Ok(State::new(key(secrets.tx)?, key(secrets.rx)?, kernel, record_bytes))
+            }
+        }
+    };
+}
+
+fn read_early(
+    mut next: impl FnMut(&mut Vec<u8>) -> Result<bool, Error>,
+    plain: &mut Vec<u8>,
+    early: &mut bool,
+) -> Result<Step, Error> {
+    *early = true;
+    while next(plain)? {}
+    Ok(Step::Again)
+}
+
+party!(UnbufferedServerConnection, Kernel::Server, ConnectionState::ReadEarlyData(mut data) =>
+    |plain, early| read_early(
+        |plain: &mut Vec<u8>| match data.next_record() {
+            Some(record) => {
+                plain.extend_from_slice(record?.payload);
+                Ok(true)
+            }
+            None => Ok(false),
+        },
+        plain,
+        early,
+    )
+);
+party!(UnbufferedClientConnection, Kernel::Client, ConnectionState::PeerClosed =>
+    |_: &mut Vec<u8>, _: &mut bool| Ok(Step::Closed));
+
+/// Appends what rustls has to send.
+fn encode(
+    output: &mut Vec<u8>,
+    mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
+) -> Result<(), Error> {
+    let start = output.len();
+    let mut room = 4096;
+    loop {
+        output.resize(start + room, 0);
+        match encode(&mut output[start..]) {
+            Ok(written) => {
+                output.truncate(start + written);
+                return Ok(());
+            }
+            Err(EncodeError::InsufficientSize(size)) => room = size.required_size,
+            Err(error @ EncodeError::AlreadyEncoded) => {
+                output.truncate(start);
+                return Err(Error::General(error.to_string()));
+            }
+        }
+    }
+}
+
+/// Goes on until both sides have finished. What is then in `exchange.output` is not sent yet.
+pub(crate) async fn run<T: Transport>(
+    io: &mut T,
+    party: &mut impl Party,
+    exchange: &mut Exchange,
+) -> Result<(), Trouble> {
+    loop {
+        match party.step(exchange) {
+            Ok(Step::Again) => {}
+            Ok(Step::Done) => return Ok(()),
+            Ok(Step::Closed) => return Err(Trouble::Closed(None)),
+            Ok(Step::Blocked) => {
+                flush(io, &mut exchange.output).await.map_err(closed)?;
+                if read(io, &mut exchange.input).await? == 0 {
+                    return Err(Trouble::Closed(None));
+                }
+            }
+            Err(error) => {
+                // The alert that says why.
+                for _ in 0..4 {
+                    let _ = party.step(exchange);
+                }
+                let _ = flush(io, &mut exchange.output).await;
+                return Err(Trouble::Failed(error));
+            }
+        }
+    }
+}
+
+fn closed(error: io::Error) -> Trouble {
+    Trouble::Closed(Some(error))
+}
+
+/// Receives more; 0: there is no more.
+pub(crate) async fn read<T: Transport>(io: &mut T, input: &mut Vec<u8>) -> Result<usize, Trouble> {
+    if input.capacity() == 0 {
+        *input = pool::buffer();
+    }
+    if input.len() == input.capacity() {
+        if input.len() >= MAX_INPUT {
+            return Err(Trouble::Failed(Error::PeerSentOversizedRecord));
+        }
+        input.reserve(input.len());
+    }
+    poll_fn(|cx| io.poll_read(cx, input)).await.map_err(closed)
+}
+
+/// Sends all of it and empties it.
+pub(crate) async fn flush<T: Transport>(io: &mut T, output: &mut Vec<u8>) -> io::Result<()> {
+    let mut at = 0;
+    while at < output.len() {
+        let slices = [IoSlice::new(&output[at..])];
+        match poll_fn(|cx| io.poll_write(cx, &slices, false)).await? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            sent => at += sent,
+        }
+    }
+    output.clear();
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! The ClientHello: recognised, gathered from its records and read, before a server is chosen.
+//!
+//! rustls reads it again and decides whether it is valid; what is found here only chooses the server
+//! and fills variables. Answers the peeking of `ngx_http_ssl_handshake` and
+//! `ngx_ssl_get_ciphers`, `ngx_ssl_get_curves`, `ngx_ssl_get_sigalgs`.
+//! Invariant: never panics, whatever the bytes; holds at most [`MAX_HELLO_BYTES`].
+
+/// A ClientHello larger than that is refused, as OpenSSL does (`SSL3_RT_MAX_PLAIN_LENGTH`).
+pub const MAX_HELLO_BYTES: usize = 16 << 10;
+
+const HANDSHAKE: u8 = 22;
+const CLIENT_HELLO: u8 = 1;
+const RECORD_HEADER: usize = 5;
+const MAX_RECORD: usize = (16 << 10) + 256;
+
+/// What the first bytes of a connection are.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Scan {
+    /// Not enough of them yet.
+    Partial,
+    /// Not TLS at all: `ngx_http_ssl_handshake` takes it for plain HTTP.
+    Plain,
+    /// TLS, but not a ClientHello that can be read: rustls will say what is wrong.
+    Odd,
+    /// The body of the message, without its header.
+    Hello(Vec<u8>),
+}
+
+/// Looks at what has come.
+pub(crate) fn scan(input: &[u8]) -> Scan {
+    match input.first() {
+        None => return Scan::Partial,
+        Some(&HANDSHAKE) => {}
+        // 0x80: the long form of an SSLv2 hello.
+        Some(first) if first & 0x80 != 0 => return Scan::Odd,
+        Some(_) => return Scan::Plain,
+    }
+    let mut message = Vec::new();
+    let mut rest = input;
+    loop {
+        let Some((header, body)) = rest.split_at_checked(RECORD_HEADER) else {
+            return Scan::Partial;
+        };
+        let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        if header[0] != HANDSHAKE || header[1] != 3 || len == 0 || len > MAX_RECORD {
+            return Scan::Odd;
+        }
+        let whole = body.len() >= len;
+        message.extend_from_slice(&body[..len.min(body.len())]);
+        if let [kind, size @ ..] = &message[..]
+            && let Some(&[a, b, c]) = size.first_chunk::<3>()
+        {
+            let size = u32::from_be_bytes([0, a, b, c]) as usize;
+            if *kind != CLIENT_HELLO || size > MAX_HELLO_BYTES {
+                return Scan::Odd;
+            }
+            if message.len() >= size + 4 {
+                message.truncate(size + 4);
+                message.drain(..4);
+                return Scan::Hello(message);
+            }
+        }
+        if !whole {
+            return Scan::Partial;
+        }
+        rest = &body[len..];
+    }
+}
+
+/// What a client says of itself.
+#[derive(Debug, Default)]
+pub struct ClientHello<'a> {
+    server_name: Option<&'a str>,
+    alpn: &'a [u8],
+    ciphers: &'a [u8],
+    groups: &'a [u8],
+    signature_schemes: &'a [u8],
+}
+
+impl<'a> ClientHello<'a> {
+    /// Of the body of the message; what is broken is taken as absent.
+    pub(crate) fn parse(body: &'a [u8]) -> ClientHello<'a> {
+        let mut hello = ClientHello::default();
+        // RFC 8446 §4.1.2: version, random, session id, suites, compression methods, extensions.
+        let _ = hello.read(&mut Reader(body));
+        hello
+    }
+
+    fn read(&mut self, body: &mut Reader<'a>) -> Option<()> {
+        body.take(2 + 32)?;
+        body.vec8()?;
+        self.ciphers = body.vec16()?;
+        body.vec8()?;
+        let mut extensions = Reader(body.vec16()?);
+        while !extensions.0.is_empty() {
+            let kind = extensions.u16()?;
+            let mut content = Reader(extensions.vec16()?);
+            match kind {
+                0 => self.server_name = server_name(&mut content),
+                10 => self.groups = content.vec16()?,
+                13 => self.signature_schemes = content.vec16()?,
+                16 => self.alpn = content.vec16()?,
+                _ => {}
+            }
+        }
+        Some(())
+    }
+
+    /// The name of the server that the client wants (SNI), in the case it came in.
+    pub fn server_name(&self) -> Option<&'a str> {
+        self.server_name
+    }
+
+    /// The protocols offered by ALPN, in the client's order.
+    pub fn alpn(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let mut list = Reader(self.alpn);
+        std::iter::from_fn(move || list.vec8())
+    }
+
+    /// The cipher suites offered, as their numbers, in the client's order.
+    pub fn ciphers(&self) -> impl Iterator<Item = u16> + use<'a> {
+        pairs(self.ciphers)
+    }
+
+    /// The groups (curves) offered, as their numbers.
+    pub fn groups(&self) -> impl Iterator<Item = u16> + use<'a> {
+        pairs(self.groups)
+    }
+
+    /// The signature schemes that the client accepts, as their numbers.
+    pub fn signature_schemes(&self) -> impl Iterator<Item = u16> + use<'a> {
+        pairs(self.signature_schemes)
+    }
+}
+
+fn pairs<'a>(list: &'a [u8]) -> impl Iterator<Item = u16> + use<'a> {
+    list.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]))
+}
+
+/// RFC 6066 §3: a list of typed names, of which the only type is a host name.
+fn server_name<'a>(content: &mut Reader<'a>) -> Option<&'a str> {
+    let mut list = Reader(content.vec16()?);
+    let kind = list.u8()?;
+    let name = list.vec16()?;
+    let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && name.is_ascii());
+    name.filter(|name| kind == 0 && !name.contains('\0'))
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        let two = self.take(2)?;
+        Some(u16::from_be_bytes([two[0], two[1]]))
+    }
+
+    fn vec8(&mut self) -> Option<&'a [u8]> {
+        let len = self.u8()?;
+        self.take(len.into())
+    }
+
+    fn vec16(&mut self) -> Option<&'a [u8]> {
+        let len = self.u16()?;
+        self.take(len.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extension(kind: u16, content: &[u8]) -> Vec<u8> {
+        let mut out = kind.to_be_bytes().to_vec();
+        out.extend((content.len() as u16).to_be_bytes());
+        out.extend(content);
+        out
+    }
+
+    fn vec16(content: &[u8]) -> Vec<u8> {
+        let mut out = (content.len() as u16).to_be_bytes().to_vec();
+        out.extend(content);
+        out
+    }
+
+    fn hello() -> Vec<u8> {
+        let mut body = vec![3, 3];
+        body.extend([7; 32]);
+        body.push(0);
+        body.extend(vec16(&[0x13, 0x01, 0xc0, 0x2f]));
+        body.extend([1, 0]);
+        let mut name = vec![0];
+        name.extend(vec16(b"www.Example.com"));
+        let extensions = [
+            extension(0, &vec16(&name)),
+            extension(10, &vec16(&[0x11, 0xec, 0, 0x1d])),
+            extension(13, &vec16(&[4, 3])),
+            extension(16, &vec16(b"\x02h2\x08http/1.1")),
+        ];
+        body.extend(vec16(&extensions.concat()));
+        body
+    }
+
+    /// The message in records of that many bytes.
+    fn records(size: usize) -> Vec<u8> {
+        let body = hello();
+        let mut message = vec![1];
+        message.extend(&(body.len() as u32).to_be_bytes()[1..]);
+        message.extend(body);
+        let records = message.chunks(size).map(|piece| {
+            let mut record = vec![22, 3, 1];
+            record.extend(vec16(piece));
+            record
+        });
+        records.collect::<Vec<_>>().concat()
+    }
+
+    #[test]
+    fn a_hello_is_read_whatever_its_records() {
+        for size in [1, 3, 50, 4000] {
+            let Scan::Hello(body) = scan(&records(size)) else { panic!("records of {size}") };
+            let hello = ClientHello::parse(&body);
+            assert_eq!(hello.server_name(), Some("www.Example.com"));
+            assert_eq!(hello.alpn().collect::<Vec<_>>(), [&b"h2"[..], b"http/1.1"]);
+            assert_eq!(hello.ciphers().collect::<Vec<_>>(), [0x1301, 0xc02f]);
+            assert_eq!(hello.groups().collect::<Vec<_>>(), [0x11ec, 0x1d]);
+            assert_eq!(hello.signature_schemes().collect::<Vec<_>>(), [0x0403]);
+        }
+    }
+
+    #[test]
+    fn a_hello_that_is_cut_anywhere_is_partial() {
+        let whole = records(60);
+        for cut in 0..whole.len() {
+            assert_eq!(scan(&whole[..cut]), Scan::Partial, "{cut}");
+        }
+    }
+
+    #[test]
+    fn other_first_bytes_are_told_apart() {
+        let cases: [(&[u8], Scan); 6] = [
+            (b"GET / HTTP/1.1\r\n", Scan::Plain),
+            (b"\r\n", Scan::Plain),
+            (b"\x80\x2e\x01\x03\x01", Scan::Odd),
+            (b"\x16\x03\x01\x00\x00", Scan::Odd),
+            (b"\x16\x03\x01\x00\x04\x02\x00\x00\x00", Scan::Odd),
+            (b"\x16\x03\x01\x00\x04\x01\xff\x00\x00", Scan::Odd),
+        ];
+        for (input, want) in cases {
+            assert_eq!(scan(input), want, "{input:?}");
+        }
+    }
+
+    #[test]
+    fn broken_hellos_give_what_was_whole() {
+        let body = hello();
+        for cut in 0..body.len() {
+            let hello = ClientHello::parse(&body[..cut]);
+            assert!(hello.server_name().is_none_or(|name| name == "www.Example.com"));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Private keys in PEM, encrypted or not: PKCS#8 (`PRIVATE KEY`, `ENCRYPTED PRIVATE KEY` with PBES2)
+//! and the traditional forms (`RSA PRIVATE KEY`, `EC PRIVATE KEY`, with `Proc-Type: 4,ENCRYPTED`).
+//!
+//! Answers `PEM_read_bio_PrivateKey` with `ngx_ssl_password_callback`.
+//! Leaves out PBES1 (RFC 8018 keeps it for old files only: MD5, RC2, single DES).
+
+use aes::cipher::{BlockDecryptMut, KeyIvInit, block_padding::Pkcs7};
+use md5::{Digest, Md5};
+use rustls::pki_types::PrivateKeyDer;
+
+/// OpenSSL's error for a file without a key.
+const NO_START_LINE: &str = "error:0480006C:PEM routines::no start line:Expecting: ANY PRIVATE KEY";
+const BAD_DECRYPT: &str = "error:1C800064:Provider routines::bad decrypt";
+const BAD_BASE64: &str = "error:04800064:PEM routines::bad base64 decode";
+const BAD_END_LINE: &str = "error:04800066:PEM routines::bad end line";
+/// nginx has no terminal to ask on.
+const NO_PASSWORD: &str = "error:07880109:common libcrypto routines::interrupted or cancelled";
+
+/// A section of a PEM file.
+struct Section<'a> {
+    label: &'a str,
+    /// `AES-256-CBC,0123…` of a `DEK-Info` line.
+    dek: Option<&'a str>,
+    body: Vec<u8>,
+}
+
+/// The first private key of a PEM file, in DER. The error is in OpenSSL's words.
+pub(crate) fn read(text: &[u8], passwords: &[Vec<u8>]) -> Result<PrivateKeyDer<'static>, String> {
+    let text = std::str::from_utf8(text).map_err(|_| NO_START_LINE)?;
+    let mut rest = text;
+    while let Some(section) = next_section(&mut rest)? {
+        match (section.label, section.dek) {
+            ("PRIVATE KEY", _) => return Ok(PrivateKeyDer::Pkcs8(section.body.into())),
+            ("ENCRYPTED PRIVATE KEY", _) => return pkcs8(&section.body, passwords),
+            ("RSA PRIVATE KEY" | "EC PRIVATE KEY", dek) => {
+                let body = match dek {
+                    None => section.body,
+                    Some(dek) => traditional(dek, &section.body, passwords)?,
+                };
+                return Ok(match section.label {
+                    "RSA PRIVATE KEY" => PrivateKeyDer::Pkcs1(body.into()),
+                    _ => PrivateKeyDer::Sec1(body.into()),
+                });
+            }
+            (label, _) if label.ends_with("PRIVATE KEY") => {
+                return Err(format!("{label} is not supported"));
+            }
+            _ => {}
+        }
+    }
+    Err(NO_START_LINE.to_owned())
+}
+
+fn next_section<'a>(rest: &mut &'a str) -> Result<Option<Section<'a>>, String> {
+    let Some((_, after)) = rest.split_once("-----BEGIN ") else { return Ok(None) };
+    let (label, after) = after.split_once("-----").ok_or(BAD_END_LINE)?;
+    let (content, after) = after.split_once("-----END ").ok_or(BAD_END_LINE)?;
+    *rest = after;
+    let mut dek = None;
+    let mut digits = Vec::new();
+    for line in content.lines().map(str::trim) {
+        match line.split_once(':') {
+            Some(("DEK-Info", value)) => dek = Some(value.trim()),
+            Some(_) => {}
+            None => digits.extend_from_slice(line.as_bytes()),
+        }
+    }
+    let body = base64(&digits).ok_or(BAD_BASE64)?;
+    Ok(Some(Section { label, dek, body }))
+}
+
+fn base64(digits: &[u8]) -> Option<Vec<u8>> {
+    let trimmed = digits.strip_suffix(b"==").or(digits.strip_suffix(b"=")).unwrap_or(digits);
+    let mut out = Vec::with_capacity(trimmed.len() / 4 * 3 + 3);
+    let (mut bits, mut held) = (0u32, 0);
+    for digit in trimmed {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            out.push((bits >> held) as u8);
+        }
+    }
+    digits.len().is_multiple_of(4).then_some(out)
+}
+
+/// RFC 5958 §3 with RFC 8018 PBES2.
+fn pkcs8(der: &[u8], passwords: &[Vec<u8>]) -> Result<PrivateKeyDer<'static>, String> {
+    let info = pkcs8::EncryptedPrivateKeyInfo::try_from(der).map_err(
+        |_| "the key is encrypted in a way that is not supported: use PBES2 (openssl pkcs8 -topk8)",
+    )?;
+    if passwords.is_empty() {
+        return Err(NO_PASSWORD.to_owned());
+    }
+    let decrypted = passwords.iter().find_map(|password| info.decrypt(password).ok());
+    let key = decrypted.ok_or(BAD_DECRYPT)?;
+    Ok(PrivateKeyDer::Pkcs8(key.as_bytes().to_vec().into()))
+}
+
+/// RFC 1421 headers with the key derivation of OpenSSL's `EVP_BytesToKey`.
+fn traditional(dek: &str, body: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>, String> {
+    let (cipher, iv) = dek.split_once(',').ok_or("error:0480006F:PEM routines::not dek info")?;
+    let iv = hex(iv.trim()).ok_or("error:04800065:PEM routines::bad iv chars")?;
+    if passwords.is_empty() {
+        return Err(NO_PASSWORD.to_owned());
+    }
+    for password in passwords {
+        let plain = match cipher.trim() {
+            "AES-128-CBC" => cbc::<aes::Aes128, 16>(password, &iv, body),
+            "AES-192-CBC" => cbc::<aes::Aes192, 24>(password, &iv, body),
+            "AES-256-CBC" => cbc::<aes::Aes256, 32>(password, &iv, body),
+            "DES-EDE3-CBC" => cbc::<des::TdesEde3, 24>(password, &iv, body),
+            other => return Err(format!("the cipher {other} of the key is not supported")),
+        };
+        // A wrong password mostly shows in the padding; else the key is no DER sequence.
+        if let Some(plain) = plain.filter(|plain| plain.first() == Some(&0x30)) {
+            return Ok(plain);
+        }
+    }
+    Err(BAD_DECRYPT.to_owned())
+}
+
+fn cbc<C, const N: usize>(password: &[u8], iv: &[u8], body: &[u8]) -> Option<Vec<u8>>
+where
+    C: aes::cipher::BlockCipher + aes::cipher::BlockDecrypt + aes::cipher::KeyInit,
+{
+    let mut key = Vec::with_capacity(N + 16);
+    let mut last = Vec::new();
+    while key.len() < N {
+        let mut digest = Md5::new();
+        digest.update(&last);
+        digest.update(password);
+        digest.update(iv.get(..8)?);
+        last = digest.finalize().to_vec();
+        key.extend_from_slice(&last);
+    }
+    let decryptor = cbc::Decryptor::<C>::new_from_slices(&key[..N], iv).ok()?;
+    decryptor.decrypt_padded_vec_mut::<Pkcs7>(body).ok()
+}
+
+fn hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
+    digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}

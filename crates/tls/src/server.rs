@@ -1,0 +1,329 @@
+//! The server's side: its configuration, and the handshake with a client.
+//!
+//! Answers `ngx_http_ssl_handshake`, `ngx_http_ssl_servername`, `ngx_ssl_create` and what sets an
+//! `SSL_CTX` up.
+//! Invariant: a configuration does not change once built; connections share it.
+
+use std::{
+    cell::Cell,
+    sync::{Arc, OnceLock, atomic::AtomicBool},
+};
+
+use aws_lc_rs::digest;
+use forebay_rt::{pool, transport::Transport};
+use rustls::{
+    CommonState, HandshakeKind, ProtocolVersion, SignatureScheme,
+    crypto::{CryptoProvider, aws_lc_rs::default_provider},
+    server::{
+        ClientHello as RustlsHello, NoServerSessionStorage, ResolvesServerCert,
+        UnbufferedServerConnection, WebPkiClientVerifier, danger::ClientCertVerifier,
+    },
+    sign::CertifiedKey,
+};
+
+use crate::{
+    certificate::KeyPair,
+    error::{AcceptError, Failure},
+    handshake::{self, Exchange, Party, Trouble},
+    hello::{ClientHello, Scan, scan},
+    session::Session,
+    sessions::{BoundCache, BoundTickets},
+    settings::{ClientAuth, ServerSettings},
+    stream::{State, TlsStream},
+    verify::{AnyClient, PROVED, Verdict, Verifier},
+};
+
+/// How much a client may send before its handshake is done (RFC 8446 §4.2.10): a request's head.
+const MAX_EARLY_DATA: u32 = 16 << 10;
+/// How many tickets follow a handshake of TLS 1.3, as with OpenSSL.
+const TICKETS: usize = 2;
+
+/// How one `server {}` speaks TLS.
+#[derive(Debug)]
+pub struct ServerConfig {
+    rustls: Arc<rustls::ServerConfig>,
+    verifier: Option<Arc<Verifier>>,
+    buffer_bytes: usize,
+    keep_hello: bool,
+}
+
+/// What becomes of a client, by what it says.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    /// This server serves it.
+    Serve(Arc<ServerConfig>),
+    /// `ssl_reject_handshake`: the alert unrecognized_name.
+    Reject,
+    /// Something went wrong that the chooser has logged: the alert internal_error.
+    Abort,
+}
+
+impl ServerConfig {
+    /// Builds it; the error says what cannot work together.
+    pub fn new(settings: &ServerSettings) -> Result<Arc<ServerConfig>, String> {
+        let provider = Arc::new(CryptoProvider {
+            cipher_suites: settings.ciphers.suites(),
+            kx_groups: settings.groups.0.clone(),
+            ..default_provider()
+        });
+        let auth = settings.client_auth.as_ref();
+        let verifier = auth.map(|auth| Verifier::for_clients(auth).map(Arc::new)).transpose()?;
+        let client_verifier: Arc<dyn ClientCertVerifier> = match auth {
+            None => WebPkiClientVerifier::no_client_auth(),
+            Some(auth) => Arc::new(AnyClient::new(&provider, &auth.names)?),
+        };
+        let builder = rustls::ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&settings.protocols.versions())
+            .map_err(|error| format!("ssl_protocols and ssl_ciphers leave nothing: {error}"))?;
+        let mut config = builder
+            .with_client_cert_verifier(client_verifier)
+            .with_cert_resolver(Arc::new(Certificates::new(&settings.certificates)));
+        config.ignore_client_order = settings.prefer_server_ciphers;
+        config.alpn_protocols = settings.alpn.clone();
+        config.enable_secret_extraction = true;
+        if !settings.compress_certificates {
+            config.cert_compressors.clear();
+        }
+        resume(&mut config, settings);
+        Ok(Arc::new(ServerConfig {
+            rustls: Arc::new(config),
+            verifier,
+            buffer_bytes: settings.buffer_bytes,
+            keep_hello: settings.keep_hello,
+        }))
+    }
+
+    /// The same with other certificates: those whose files have variables in their names.
+    pub fn with_certificates(&self, certificates: &[KeyPair]) -> Arc<ServerConfig> {
+        let mut config = (*self.rustls).clone();
+        config.cert_resolver = Arc::new(Certificates::new(certificates));
+        Arc::new(ServerConfig {
+            rustls: Arc::new(config),
+            verifier: self.verifier.clone(),
+            buffer_bytes: self.buffer_bytes,
+            keep_hello: self.keep_hello,
+        })
+    }
+}
+
+/// Sessions and tickets, bound to what the server demands of its clients: one made elsewhere is not
+/// resumed here (CVE-2025-23419).
+fn resume(config: &mut rustls::ServerConfig, settings: &ServerSettings) {
+    let context = context(settings);
+    let resumption = &settings.resumption;
+    config.session_storage = match &resumption.cache {
+        None => Arc::new(NoServerSessionStorage {}),
+        Some(cache) => Arc::new(BoundCache::new(cache.clone(), context, resumption.timeout_s)),
+    };
+    if let Some(keys) = &resumption.tickets {
+        let tickets = BoundTickets::new(keys.clone(), context, resumption.timeout_s);
+        config.ticketer = Arc::new(tickets);
+    }
+    let resumes = resumption.tickets.is_some() || resumption.cache.is_some();
+    config.send_tls13_tickets = if resumes { TICKETS } else { 0 };
+    config.max_early_data_size = if settings.early_data { MAX_EARLY_DATA } else { 0 };
+}
+
+/// What tells servers apart whose sessions must not mix (`ngx_ssl_session_id_context`): the
+/// certificates, and how clients are verified.
+fn context(settings: &ServerSettings) -> [u8; 32] {
+    let mut context = digest::Context::new(&digest::SHA256);
+    let mut add = |bytes: &[u8]| {
+        context.update(&(bytes.len() as u64).to_be_bytes());
+        context.update(bytes);
+    };
+    for pair in &settings.certificates {
+        add(pair.certificates().first().map_or(&[], |der| der.as_ref()));
+    }
+    if let Some(ClientAuth { trust, names }) = &settings.client_auth {
+        add(format!("verify {}", trust.depth).as_bytes());
+        trust.certificates.iter().chain(names).for_each(|der| add(der));
+        trust.crls.iter().for_each(|der| add(der));
+    }
+    let mut out = [0; 32];
+    out.copy_from_slice(context.finish().as_ref());
+    out
+}
+
+thread_local! {
+    /// How the handshake that this thread works on was signed: rustls tells nobody.
+    static SIGNED: Cell<Option<SignatureScheme>> = const { Cell::new(None) };
+}
+
+/// The certificates of a server, of which a client gets the one that it can use.
+#[derive(Debug)]
+struct Certificates(Vec<Arc<CertifiedKey>>);
+
+impl Certificates {
+    fn new(pairs: &[KeyPair]) -> Certificates {
+        Certificates(pairs.iter().map(|pair| pair.0.clone()).collect())
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    /// In the client's order of preference, as OpenSSL does (`tls_choose_sigalg`).
+    fn resolve(&self, hello: RustlsHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let offered = hello.signature_schemes();
+        let found = offered.iter().find_map(|scheme| {
+            let usable = |pair: &&Arc<CertifiedKey>| pair.key.choose_scheme(&[*scheme]).is_some();
+            self.0.iter().find(usable)
+        })?;
+        SIGNED.set(found.key.choose_scheme(offered).map(|signer| signer.scheme()));
+        Some(found.clone())
+    }
+}
+
+/// Shakes hands with a client. `first`: what was read of it already. `choose` is asked once, when the
+/// ClientHello is whole. There is no time limit but the caller's, who drops the future.
+pub async fn accept<T: Transport>(
+    mut io: T,
+    first: Vec<u8>,
+    choose: impl FnOnce(&ClientHello<'_>) -> Choice,
+) -> Result<(TlsStream<T>, Session), AcceptError<T>> {
+    let mut exchange = Exchange { input: first, ..Exchange::default() };
+    let body = loop {
+        match scan(&exchange.input) {
+            Scan::Hello(body) => break body,
+            Scan::Odd => break Vec::new(),
+            Scan::Plain => return Err(AcceptError::PlainText(exchange.input, io)),
+            Scan::Partial => {}
+        }
+        match handshake::read(&mut io, &mut exchange.input).await {
+            Ok(0) if exchange.input.is_empty() => return Err(AcceptError::Silent),
+            Ok(0) => return Err(AcceptError::Closed(None)),
+            Ok(_) => {}
+            Err(trouble) => return Err(AcceptError::from(trouble)),
+        }
+    };
+    let hello = ClientHello::parse(&body);
+    let config = match choose(&hello) {
+        Choice::Serve(config) => config,
+        Choice::Reject => {
+            alert(&mut io, 112).await;
+            return Err(AcceptError::Rejected);
+        }
+        Choice::Abort => {
+            alert(&mut io, 80).await;
+            let text =
+                "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)";
+            return Err(AcceptError::Failed(Failure::internal(text)));
+        }
+    };
+    let result = shake(&mut io, &config, &mut exchange).await;
+    pool::recycle(std::mem::take(&mut exchange.input));
+    let (state, mut session) = result.map_err(AcceptError::from)?;
+    session.server_name = hello.server_name().map(Box::from);
+    if config.keep_hello {
+        session.hello = Some(body.into_boxed_slice());
+    }
+    Ok((TlsStream::new(io, state), session))
+}
+
+async fn shake<T: Transport>(
+    io: &mut T,
+    config: &ServerConfig,
+    exchange: &mut Exchange,
+) -> Result<(Box<State>, Session), Trouble> {
+    let connection = UnbufferedServerConnection::new(config.rustls.clone());
+    let mut party = Observed::new(connection.map_err(Trouble::Failed)?);
+    handshake::run(io, &mut party, exchange).await?;
+    let session = session(&party, config, exchange.early);
+    if session.version == Some(ProtocolVersion::TLSv1_2) {
+        // The client waits for it; in TLS 1.3 what is left are tickets, which leave with the answer.
+        let sent = handshake::flush(io, &mut exchange.output).await;
+        sent.map_err(|error| Trouble::Closed(Some(error)))?;
+    }
+    let mut state = party.into_state(config.buffer_bytes).map_err(Trouble::Failed)?;
+    state.defer(std::mem::take(&mut exchange.output));
+    state.preread(&exchange.plain, &exchange.input, session.early.clone());
+    Ok((state, session))
+}
+
+/// A connection with what rustls lets be seen only while it happens.
+struct Observed {
+    connection: UnbufferedServerConnection,
+    signature: Option<SignatureScheme>,
+    peer_signature: Option<SignatureScheme>,
+    /// The session identifier of our ServerHello.
+    id: Option<Box<[u8]>>,
+}
+
+impl Observed {
+    fn new(connection: UnbufferedServerConnection) -> Observed {
+        Observed { connection, signature: None, peer_signature: None, id: None }
+    }
+}
+
+impl Party for Observed {
+    fn step(&mut self, exchange: &mut Exchange) -> Result<handshake::Step, rustls::Error> {
+        SIGNED.set(None);
+        PROVED.set(None);
+        let step = self.connection.step(exchange);
+        self.signature = SIGNED.get().or(self.signature);
+        self.peer_signature = PROVED.get().or(self.peer_signature);
+        if self.id.is_none() {
+            self.id = server_hello_id(&exchange.output);
+        }
+        step
+    }
+
+    fn into_state(self, record_bytes: usize) -> Result<Box<State>, rustls::Error> {
+        self.connection.into_state(record_bytes)
+    }
+}
+
+/// The session identifier in a ServerHello that begins a flight (RFC 5246 §7.4.1.3).
+fn server_hello_id(output: &[u8]) -> Option<Box<[u8]>> {
+    // Record header, message header, version, random.
+    let (before, rest) = output.split_at_checked(5 + 4 + 2 + 32)?;
+    let (len, rest) = rest.split_first()?;
+    let is_hello = before[0] == 22 && before[5] == 2;
+    rest.get(..usize::from(*len)).filter(|_| is_hello).map(Box::from)
+}
+
+fn session(party: &Observed, config: &ServerConfig, early: bool) -> Session {
+    let common: &CommonState = &party.connection;
+    let peer: Box<[_]> = common.peer_certificates().unwrap_or_default().into();
+    // A resumed session is verified anew: its certificate may have expired since, or been revoked.
+    let verdict = match &config.verifier {
+        Some(verifier) => verifier.verify_client(&peer),
+        None => Verdict::None,
+    };
+    let reused = common.handshake_kind() == Some(HandshakeKind::Resumed);
+    let session = Session {
+        version: common.protocol_version(),
+        cipher: common.negotiated_cipher_suite().map_or(0, |suite| suite.suite().into()),
+        group: common.negotiated_key_exchange_group().map(|group| group.name().into()),
+        server_name: None,
+        alpn: common.alpn_protocol().map(Box::from),
+        id: OnceLock::new(),
+        reused,
+        early: early.then(|| Arc::new(AtomicBool::new(true))),
+        peer,
+        verdict,
+        signature: party.signature.filter(|_| !reused).map(u16::from),
+        peer_signature: party.peer_signature.map(u16::from),
+        hello: None,
+    };
+    if let (Some(id), Some(ProtocolVersion::TLSv1_2)) = (&party.id, session.version) {
+        // RFC 8446 §4.1.3: in TLS 1.3 it only echoes the client's.
+        let _ = session.id.set(id.clone());
+    }
+    session
+}
+
+/// Sends a fatal alert in the clear.
+async fn alert<T: Transport>(io: &mut T, description: u8) {
+    let mut record = vec![21, 3, 3, 0, 2, 2, description];
+    // Whoever is gone already needs none.
+    let _ = handshake::flush(io, &mut record).await;
+}
+
+impl<T> From<Trouble> for AcceptError<T> {
+    fn from(trouble: Trouble) -> AcceptError<T> {
+        match trouble {
+            Trouble::Closed(error) => AcceptError::Closed(error),
+            Trouble::Failed(error) => AcceptError::Failed(Failure::of(&error)),
+        }
+    }
+}

@@ -1,0 +1,838 @@
+//! A connection after its handshake: plain bytes here, records there.
+//!
+//! Answers `ngx_ssl_recv`, `ngx_ssl_write`, `ngx_ssl_send_chain` and `ngx_ssl_shutdown`.
+//! Reading opens records where they were received, in the caller's own buffer; writing seals many
+//! records into a buffer of the thread, which leaves in one system call. An idle connection holds two
+//! keys and no buffer. Hot path: no allocation but for what a full socket leaves over.
+//! Invariant: bytes given to `poll_write` are sealed once; after `Pending`, or a part of them, the
+//! next call begins with the bytes that are not yet reported, as `SSL_write` has it.
+
+use std::{
+    cell::RefCell,
+    io::{self, IoSlice},
+    os::fd::{BorrowedFd, RawFd},
+    sync::{Arc, atomic::AtomicBool},
+    task::{Context, Poll, Waker, ready},
+};
+
+use forebay_rt::{pool, transport::Transport};
+use rustls::{
+    client::ClientConnectionData, kernel::KernelConnection, server::ServerConnectionData,
+};
+
+use crate::records::{BadRecord, HEADER, Key, MAX_PLAIN, MAX_RECORD, kind, record_len};
+
+/// How much plaintext is sealed for one system call.
+const BATCH_BYTES: usize = 64 << 10;
+/// Room for that in records of the largest size, and for what is sent before it.
+const SCRATCH_BYTES: usize = BATCH_BYTES + (16 << 10);
+/// With less room than that in the caller's buffer, reading goes through one of ours.
+const MIN_ROOM: usize = 2048;
+/// How many records in a row may carry nothing (OpenSSL's `MAX_EMPTY_RECORDS`,
+/// `MAX_KEY_UPDATE_MESSAGES`, `MAX_WARN_ALERT_COUNT`).
+const MAX_EMPTY: u8 = 32;
+/// The longest message that is taken after the handshake: a ticket, which has at most 64 kB in theory
+/// and 2 kB with the servers that there are.
+const MAX_MESSAGE: usize = 20 << 10;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The part of rustls that is still needed: it changes keys and stores tickets.
+pub(crate) enum Kernel {
+    /// We are the server; TLS 1.3.
+    Server(KernelConnection<ServerConnectionData>),
+    /// We are the client; TLS 1.3.
+    Client(KernelConnection<ClientConnectionData>),
+    /// TLS 1.2, where nothing happens after the handshake.
+    None,
+}
+
+/// The state of a connection beside its socket.
+pub struct State {
+    sealing: Key,
+    opening: Key,
+    kernel: Kernel,
+    /// The plaintext of our records, at most (`ssl_buffer_size`).
+    record_bytes: usize,
+    output: Output,
+    input: Input,
+    /// A message of the handshake protocol that is not whole yet.
+    message: Vec<u8>,
+    empty: u8,
+    /// The peer has said that it sends no more.
+    peer_closed: bool,
+    /// We have.
+    closed: bool,
+    broken: bool,
+    /// Early data is being read: [`crate::Session::in_early_data`].
+    early: Option<Arc<AtomicBool>>,
+}
+
+/// Sealed bytes that the socket has not taken.
+#[derive(Default)]
+struct Output {
+    bytes: Vec<u8>,
+    at: usize,
+    /// How many bytes of the batch the socket took before `bytes[0]`.
+    gone: usize,
+    /// How many bytes stand in the batch before its first record of data.
+    front: usize,
+    /// How much plaintext the batch holds, and how much of it the caller knows as written.
+    plain: usize,
+    reported: usize,
+    /// Never tried yet: it may leave together with what follows.
+    deferred: bool,
+}
+
+impl Output {
+    fn is_empty(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    /// How much of the plaintext is in records that left whole, and was not reported yet.
+    fn progress(&self, record_plain: usize, overhead: usize) -> usize {
+        let sent = (self.gone + self.at).saturating_sub(self.front);
+        let whole = match self.is_empty() {
+            true => self.plain,
+            false => (sent / (record_plain + overhead) * record_plain).min(self.plain),
+        };
+        whole - self.reported
+    }
+}
+
+/// Received bytes that the caller has not taken: opened ones in front, sealed ones behind.
+#[derive(Default)]
+struct Input {
+    bytes: Vec<u8>,
+    /// Opened: from..to; what is behind `sealed` is as it came.
+    from: usize,
+    to: usize,
+    sealed: usize,
+}
+
+impl Input {
+    fn is_empty(&self) -> bool {
+        self.from == self.to && self.sealed == self.bytes.len()
+    }
+}
+
+/// What a record was for.
+enum Opened {
+    /// Data, in the given place of the buffer.
+    Data(std::ops::Range<usize>),
+    /// Something of the protocol's own.
+    Nothing,
+    /// The end of what the peer sends.
+    End,
+}
+
+/// A TLS connection whose handshake is done.
+pub struct TlsStream<T: Transport> {
+    /// `None` only once taken apart.
+    io: Option<T>,
+    state: Option<Box<State>>,
+}
+
+impl State {
+    pub(crate) fn new(
+        sealing: Key,
+        opening: Key,
+        kernel: Kernel,
+        record_bytes: usize,
+    ) -> Box<State> {
+        Box::new(State {
+            sealing,
+            opening,
+            kernel,
+            record_bytes: record_bytes.clamp(1, MAX_PLAIN),
+            output: Output::default(),
+            input: Input::default(),
+            message: Vec::new(),
+            empty: 0,
+            peer_closed: false,
+            closed: false,
+            broken: false,
+            early: None,
+        })
+    }
+
+    /// Bytes of the handshake that may leave with the first response.
+    pub(crate) fn defer(&mut self, bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            let front = bytes.len();
+            self.output = Output { bytes, front, deferred: true, ..Output::default() };
+        }
+    }
+
+    /// What was read beyond the handshake: plaintext, and records as they came.
+    pub(crate) fn preread(&mut self, plain: &[u8], records: &[u8], early: Option<Arc<AtomicBool>>) {
+        if plain.is_empty() && records.is_empty() {
+            return;
+        }
+        let mut bytes = plain.to_vec();
+        bytes.extend_from_slice(records);
+        self.input = Input { bytes, from: 0, to: plain.len(), sealed: plain.len() };
+        self.early = early;
+    }
+
+    /// Whether nothing is under way in either direction: an idle connection may be kept.
+    pub fn is_idle(&self) -> bool {
+        self.output.is_empty()
+            && self.input.is_empty()
+            && self.message.is_empty()
+            && !self.peer_closed
+            && !self.broken
+    }
+
+    fn fail(&mut self, error: &'static str) -> io::Error {
+        self.broken = true;
+        io::Error::new(io::ErrorKind::InvalidData, error)
+    }
+
+    fn bad_record(&mut self, bad: BadRecord) -> io::Error {
+        // RFC 8446 §6.2: the peer is told why.
+        let (alert, text) = match bad {
+            BadRecord::Authentication => (20, "decryption failed or bad record mac"),
+            BadRecord::Malformed => (22, "wrong version number"),
+            BadRecord::Exhausted => (80, "too many records"),
+        };
+        self.queue(kind::ALERT, &[2, alert]);
+        self.closed = true;
+        self.fail(text)
+    }
+
+    /// Seals a record of our own behind what is waiting to be sent.
+    fn queue(&mut self, kind: u8, content: &[u8]) {
+        let (prefix, overhead) = (self.sealing.prefix(), self.sealing.overhead());
+        let start = self.output.bytes.len();
+        self.output.bytes.resize(start + content.len() + overhead, 0);
+        let record = &mut self.output.bytes[start..];
+        record[prefix..prefix + content.len()].copy_from_slice(content);
+        if self.sealing.seal(kind, record).is_err() {
+            self.output.bytes.truncate(start);
+            self.broken = true;
+        }
+        if self.output.plain == 0 {
+            self.output.front = self.output.gone + self.output.bytes.len();
+        }
+    }
+
+    /// A new key for what we send, told to the peer (RFC 8446 §4.6.3).
+    fn renew_sealing(&mut self) -> io::Result<()> {
+        let renewed = match &mut self.kernel {
+            Kernel::Server(kernel) => kernel.update_tx_secret(),
+            Kernel::Client(kernel) => kernel.update_tx_secret(),
+            Kernel::None => return Err(self.fail("too many records")),
+        };
+        self.queue(kind::HANDSHAKE, &[24, 0, 0, 1, 0]);
+        let key = renewed.ok().and_then(|new| Key::new(new, rustls::ProtocolVersion::TLSv1_3));
+        self.sealing = key.ok_or_else(|| self.fail("key update failed"))?;
+        Ok(())
+    }
+
+    fn renew_opening(&mut self) -> io::Result<()> {
+        let renewed = match &mut self.kernel {
+            Kernel::Server(kernel) => kernel.update_rx_secret(),
+            Kernel::Client(kernel) => kernel.update_rx_secret(),
+            Kernel::None => return Err(self.fail("no renegotiation")),
+        };
+        let key = renewed.ok().and_then(|new| Key::new(new, rustls::ProtocolVersion::TLSv1_3));
+        self.opening = key.ok_or_else(|| self.fail("key update failed"))?;
+        Ok(())
+    }
+
+    /// Opens one whole record.
+    fn open(&mut self, record: &mut [u8]) -> io::Result<Opened> {
+        // RFC 8446 §5: a change_cipher_spec may come in the clear during the handshake only.
+        let (kind, at) = self.opening.open(record).map_err(|bad| self.bad_record(bad))?;
+        if kind == kind::DATA && !self.message.is_empty() {
+            return Err(self.unexpected());
+        }
+        match kind {
+            kind::DATA if !at.is_empty() => {
+                self.empty = 0;
+                return Ok(Opened::Data(at));
+            }
+            kind::DATA => {}
+            kind::ALERT => match record[at] {
+                [_, 0] => {
+                    self.peer_closed = true;
+                    return Ok(Opened::End);
+                }
+                // RFC 8446 §6: all others are fatal, but for user_canceled, and in TLS 1.2 warnings.
+                [1, _] => {}
+                _ => {
+                    self.closed = true;
+                    return Err(self.fail("the peer sent a fatal alert"));
+                }
+            },
+            kind::HANDSHAKE if !at.is_empty() => self.handshake(&record[at])?,
+            _ => return Err(self.unexpected()),
+        }
+        self.empty += 1;
+        match self.empty < MAX_EMPTY {
+            true => Ok(Opened::Nothing),
+            false => Err(self.unexpected()),
+        }
+    }
+
+    fn unexpected(&mut self) -> io::Error {
+        self.queue(kind::ALERT, &[2, 10]);
+        self.closed = true;
+        self.fail("unexpected message")
+    }
+
+    /// Messages after the handshake: key updates, and tickets for a client.
+    fn handshake(&mut self, content: &[u8]) -> io::Result<()> {
+        let mut messages = std::mem::take(&mut self.message);
+        messages.extend_from_slice(content);
+        let mut rest = &messages[..];
+        while let [kind, a, b, c, body @ ..] = rest {
+            let len = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+            if len > MAX_MESSAGE {
+                return Err(self.unexpected());
+            }
+            let Some((body, after)) = body.split_at_checked(len) else { break };
+            self.message(*kind, body, after.is_empty())?;
+            rest = after;
+        }
+        self.message = rest.to_vec();
+        Ok(())
+    }
+
+    fn message(&mut self, kind: u8, body: &[u8], last: bool) -> io::Result<()> {
+        const NEW_SESSION_TICKET: u8 = 4;
+        const KEY_UPDATE: u8 = 24;
+        match (kind, body, &mut self.kernel) {
+            (NEW_SESSION_TICKET, _, Kernel::Client(kernel)) => {
+                kernel.handle_new_session_ticket(body).map_err(|_| self.unexpected())
+            }
+            // RFC 8446 §5.1: nothing may follow under the old key.
+            (KEY_UPDATE, [0 | 1], Kernel::Server(_) | Kernel::Client(_)) if last => {
+                self.renew_opening()?;
+                match body {
+                    [1] => self.renew_sealing(),
+                    _ => Ok(()),
+                }
+            }
+            // TLS 1.2 would begin a renegotiation: RFC 8446 has none, and we allow none.
+            _ => Err(self.unexpected()),
+        }
+    }
+}
+
+impl<T: Transport> TlsStream<T> {
+    pub(crate) fn new(io: T, state: Box<State>) -> TlsStream<T> {
+        TlsStream { io: Some(io), state: Some(state) }
+    }
+
+    /// Takes the connection apart, to move its transport between event loops.
+    pub fn into_parts(mut self) -> Option<(T, Box<State>)> {
+        Some((self.io.take()?, self.state.take()?))
+    }
+
+    /// Puts it together again.
+    pub fn from_parts(io: T, state: Box<State>) -> TlsStream<T> {
+        TlsStream::new(io, state)
+    }
+
+    /// What carries the records.
+    pub fn transport(&self) -> Option<&T> {
+        self.io.as_ref()
+    }
+
+    /// The same, to ask it something; reading or writing there breaks the connection.
+    pub fn transport_mut(&mut self) -> Option<&mut T> {
+        self.io.as_mut()
+    }
+
+    /// Whether it may be kept for another exchange: nothing is under way, and the peer has not said
+    /// that it closes.
+    pub fn is_idle(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.is_idle())
+    }
+
+    fn parts(&mut self) -> io::Result<(&mut T, &mut State)> {
+        match (&mut self.io, &mut self.state) {
+            (Some(io), Some(state)) => Ok((io, state)),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+}
+
+/// Sends what waits; `Ready(true)`: all of it.
+fn poll_flush<T: Transport>(
+    io: &mut T,
+    output: &mut Output,
+    cx: &mut Context<'_>,
+    more: bool,
+) -> Poll<io::Result<()>> {
+    output.deferred = false;
+    while output.at < output.bytes.len() {
+        let slices = [IoSlice::new(&output.bytes[output.at..])];
+        match ready!(io.poll_write(cx, &slices, more))? {
+            0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            sent => output.at += sent,
+        }
+    }
+    Poll::Ready(Ok(()))
+}
+
+/// Sends what waits, and says how much more of the caller's bytes is written; 0: nothing waits.
+fn poll_earlier<T: Transport>(
+    io: &mut T,
+    state: &mut State,
+    offered: usize,
+    cx: &mut Context<'_>,
+    more: bool,
+) -> Poll<io::Result<usize>> {
+    let flushed = poll_flush(io, &mut state.output, cx, more)?;
+    let progress = state.output.progress(state.record_bytes, state.sealing.overhead());
+    let progress = progress.min(offered);
+    state.output.reported += progress;
+    if flushed.is_pending() {
+        return if progress > 0 { Poll::Ready(Ok(progress)) } else { Poll::Pending };
+    }
+    if state.output.reported == state.output.plain {
+        pool::recycle(std::mem::take(&mut state.output).bytes);
+    }
+    Poll::Ready(Ok(progress))
+}
+
+/// Bytes to be sealed: where they come from.
+trait Plain {
+    /// Fills the whole of `room`, or less at the end of what there is.
+    fn fill(&mut self, room: &mut [u8]) -> io::Result<usize>;
+}
+
+struct Slices<'a, 'b> {
+    slices: &'a [IoSlice<'b>],
+    at: usize,
+}
+
+impl Plain for Slices<'_, '_> {
+    fn fill(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while let Some(slice) = self.slices.first()
+            && filled < room.len()
+        {
+            let rest = &slice[self.at..];
+            let len = rest.len().min(room.len() - filled);
+            room[filled..filled + len].copy_from_slice(&rest[..len]);
+            filled += len;
+            self.at += len;
+            if self.at == slice.len() {
+                (self.slices, self.at) = (&self.slices[1..], 0);
+            }
+        }
+        Ok(filled)
+    }
+}
+
+struct File<'a> {
+    fd: BorrowedFd<'a>,
+    offset: u64,
+}
+
+impl Plain for File<'_> {
+    fn fill(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < room.len() {
+            match rustix::io::pread(self.fd, &mut room[filled..], self.offset) {
+                Ok(0) => break,
+                Ok(read) => (filled, self.offset) = (filled + read, self.offset + read as u64),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+/// Seals up to `total` bytes into the thread's buffer and sends them; what the socket does not take
+/// is kept with the connection.
+fn poll_seal<T: Transport>(
+    io: &mut T,
+    state: &mut State,
+    cx: &mut Context<'_>,
+    mut plain: impl Plain,
+    total: usize,
+    more: bool,
+) -> Poll<io::Result<usize>> {
+    if state.closed || state.broken {
+        return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+    }
+    let records = total.div_ceil(state.record_bytes) as u64;
+    if state.sealing.left() <= records {
+        state.renew_sealing()?;
+    }
+    let mut scratch = SCRATCH.take();
+    let result = seal_into(&mut scratch, state, &mut plain, total)
+        .and_then(|sealed| send_sealed(io, state, cx, &scratch, sealed, more));
+    SCRATCH.set(scratch);
+    let front_only = result?;
+    if front_only == 0 {
+        // What the file lacks is the caller's to notice.
+        return Poll::Ready(Ok(0));
+    }
+    match state.output.is_empty() {
+        true => {
+            state.output = Output::default();
+            Poll::Ready(Ok(front_only))
+        }
+        false => poll_earlier(io, state, total, cx, more),
+    }
+}
+
+/// How the batch is laid out that was sealed.
+struct Sealed {
+    front: usize,
+    plain: usize,
+    len: usize,
+}
+
+fn seal_into(
+    scratch: &mut Vec<u8>,
+    state: &mut State,
+    plain: &mut impl Plain,
+    total: usize,
+) -> io::Result<Sealed> {
+    let overhead = state.sealing.overhead();
+    let front = state.output.bytes.len() - state.output.at;
+    let records = total.div_ceil(state.record_bytes);
+    let room = front + total + records * overhead;
+    if scratch.len() < room {
+        scratch.resize(room.max(SCRATCH_BYTES), 0);
+    }
+    scratch[..front].copy_from_slice(&state.output.bytes[state.output.at..]);
+    let mut at = front;
+    let mut sealed = 0;
+    while sealed < total {
+        let start = at + state.sealing.prefix();
+        let want = state.record_bytes.min(total - sealed);
+        let len = plain.fill(&mut scratch[start..start + want])?;
+        if len == 0 {
+            break;
+        }
+        let record = &mut scratch[at..at + len + overhead];
+        state.sealing.seal(kind::DATA, record).map_err(|_| state.fail("too many records"))?;
+        at += record.len();
+        sealed += len;
+        if len < want {
+            break;
+        }
+    }
+    Ok(Sealed { front, plain: sealed, len: at })
+}
+
+/// Sends the batch as far as the socket takes it at once; the plaintext in it.
+fn send_sealed<T: Transport>(
+    io: &mut T,
+    state: &mut State,
+    cx: &mut Context<'_>,
+    scratch: &[u8],
+    sealed: Sealed,
+    more: bool,
+) -> io::Result<usize> {
+    let batch = &scratch[..sealed.len];
+    let sent = match io.poll_write(cx, &[IoSlice::new(batch)], more) {
+        Poll::Ready(sent) => sent?,
+        Poll::Pending => 0,
+    };
+    let mut bytes = std::mem::take(&mut state.output.bytes);
+    bytes.clear();
+    if sent < batch.len() {
+        bytes.extend_from_slice(&batch[sent..]);
+    } else if bytes.capacity() > 0 {
+        pool::recycle(std::mem::take(&mut bytes));
+    }
+    state.output = Output {
+        bytes,
+        at: 0,
+        gone: sent,
+        front: sealed.front,
+        plain: sealed.plain,
+        reported: 0,
+        deferred: false,
+    };
+    Ok(sealed.plain)
+}
+
+impl<T: Transport> Transport for TlsStream<T> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        let (io, state) = self.parts()?;
+        let result = state.poll_read(io, cx, buf);
+        if !state.output.is_empty() && (state.output.deferred || state.broken) {
+            // Nothing came that an answer will follow to: tickets, key updates and alerts go alone.
+            if !matches!(result, Poll::Ready(Ok(read)) if read > 0) {
+                let _ = poll_flush(io, &mut state.output, cx, false)?;
+            }
+        }
+        result
+    }
+
+    fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        more: bool,
+    ) -> Poll<io::Result<usize>> {
+        let (io, state) = self.parts()?;
+        let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+        if state.output.plain > 0 || (!state.output.is_empty() && !state.output.deferred) {
+            match ready!(poll_earlier(io, state, offered, cx, more))? {
+                0 => {}
+                written => return Poll::Ready(Ok(written)),
+            }
+        }
+        if offered == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        let total = offered.min(BATCH_BYTES);
+        let more = more || total < offered;
+        poll_seal(io, state, cx, Slices { slices, at: 0 }, total, more)
+    }
+
+    fn poll_send_file(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        count: usize,
+    ) -> Poll<io::Result<usize>> {
+        let (io, state) = self.parts()?;
+        if state.output.plain > 0 || (!state.output.is_empty() && !state.output.deferred) {
+            match ready!(poll_earlier(io, state, count, cx, false))? {
+                0 => {}
+                written => return Poll::Ready(Ok(written)),
+            }
+        }
+        let total = count.min(BATCH_BYTES);
+        poll_seal(io, state, cx, File { fd: file, offset }, total, total < count)
+    }
+
+    /// Says that no more follows (close_notify), then sends FIN.
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (io, state) = self.parts()?;
+        if !state.closed {
+            state.closed = true;
+            state.queue(kind::ALERT, &[1, 0]);
+        }
+        ready!(poll_flush(io, &mut state.output, cx, false))?;
+        io.poll_shutdown(cx)
+    }
+
+    fn reset_on_close(&self) {
+        if let Some(io) = &self.io {
+            io.reset_on_close();
+        }
+    }
+
+    fn cork(&self, on: bool) {
+        if let Some(io) = &self.io {
+            io.cork(on);
+        }
+    }
+
+    fn sends_files(&self) -> bool {
+        false
+    }
+
+    fn socket(&self) -> Option<RawFd> {
+        self.io.as_ref()?.socket()
+    }
+}
+
+impl State {
+    fn poll_read<T: Transport>(
+        &mut self,
+        io: &mut T,
+        cx: &mut Context<'_>,
+        buf: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let taken = self.take(buf)?;
+            if taken > 0 {
+                return Poll::Ready(Ok(taken));
+            }
+            if self.peer_closed {
+                return Poll::Ready(Ok(0));
+            }
+            if self.broken {
+                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+            }
+            let room = buf.capacity() - buf.len();
+            if self.input.bytes.is_empty() && room >= MIN_ROOM {
+                match ready!(self.poll_read_through(io, cx, buf))? {
+                    Some(read) => return Poll::Ready(Ok(read)),
+                    None => continue,
+                }
+            }
+            if ready!(self.poll_fill(io, cx))? == 0 {
+                return Poll::Ready(Ok(0));
+            }
+        }
+    }
+
+    /// Receives into the caller's buffer and opens what came there. `None`: it was nothing that the
+    /// caller gets, or only a part of a record.
+    fn poll_read_through<T: Transport>(
+        &mut self,
+        io: &mut T,
+        cx: &mut Context<'_>,
+        buf: &mut Vec<u8>,
+    ) -> Poll<io::Result<Option<usize>>> {
+        let start = buf.len();
+        let read = ready!(io.poll_read(cx, buf))?;
+        if read == 0 {
+            // Without a close_notify: nginx takes it for an end like any other
+            // (SSL_OP_IGNORE_UNEXPECTED_EOF); what is framed knows whether it was cut.
+            return Poll::Ready(Ok(Some(0)));
+        }
+        let (mut from, mut to) = (start, start);
+        let mut ended = false;
+        while let Some(len) = record_len(&buf[from..]) {
+            let len = match len {
+                Ok(len) => len,
+                Err(bad) => {
+                    buf.truncate(to);
+                    return Poll::Ready(Err(self.bad_record(bad)));
+                }
+            };
+            if buf.len() - from < len {
+                break;
+            }
+            let opened = match self.open(&mut buf[from..from + len]) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    buf.truncate(to);
+                    return Poll::Ready(Err(error));
+                }
+            };
+            match opened {
+                Opened::Data(at) => {
+                    buf.copy_within(from + at.start..from + at.end, to);
+                    to += at.len();
+                }
+                Opened::Nothing => {}
+                Opened::End => ended = true,
+            }
+            from += len;
+            if ended {
+                break;
+            }
+        }
+        if !ended && from < buf.len() {
+            self.keep(&buf[from..]);
+        }
+        buf.truncate(to);
+        let read = to - start;
+        Poll::Ready(Ok((read > 0 || ended).then_some(read)))
+    }
+
+    /// Keeps the beginning of a record until the rest has come.
+    fn keep(&mut self, sealed: &[u8]) {
+        let mut bytes = pool::buffer();
+        bytes.clear();
+        bytes.reserve(MAX_RECORD.max(sealed.len()));
+        bytes.extend_from_slice(sealed);
+        self.input = Input { bytes, ..Input::default() };
+    }
+
+    /// Receives more behind what is kept, up to the end of the record at most as far as there is room.
+    fn poll_fill<T: Transport>(
+        &mut self,
+        io: &mut T,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let input = &mut self.input;
+        if input.bytes.capacity() == 0 {
+            input.bytes = pool::buffer();
+        }
+        if input.sealed > 0 && input.from == input.to {
+            input.bytes.drain(..input.sealed);
+            (input.from, input.to, input.sealed) = (0, 0, 0);
+        }
+        if input.bytes.capacity() < input.bytes.len() + HEADER {
+            input.bytes.reserve(MAX_RECORD);
+        }
+        if let Some(Ok(len)) = record_len(&input.bytes[input.sealed..]) {
+            let have = input.bytes.len() - input.sealed;
+            input.bytes.reserve(len.saturating_sub(have));
+        }
+        let read = io.poll_read(cx, &mut input.bytes);
+        if read.is_pending() && input.is_empty() {
+            pool::recycle(std::mem::take(input).bytes);
+        }
+        read
+    }
+
+    /// Gives the caller what is opened already, or opens the next record for it. 0: there is no whole
+    /// one.
+    fn take(&mut self, buf: &mut Vec<u8>) -> io::Result<usize> {
+        if self.input.bytes.is_empty() {
+            return Ok(0);
+        }
+        let mut taken = 0;
+        loop {
+            let input = &mut self.input;
+            let len = (input.to - input.from).min(buf.capacity() - buf.len());
+            buf.extend_from_slice(&input.bytes[input.from..input.from + len]);
+            input.from += len;
+            taken += len;
+            if input.from < input.to {
+                return Ok(taken);
+            }
+            if let Some(early) = self.early.take() {
+                early.store(false, std::sync::atomic::Ordering::Relaxed);
+            }
+            if !self.open_next()? {
+                break;
+            }
+        }
+        if self.input.is_empty() {
+            pool::recycle(std::mem::take(&mut self.input).bytes);
+        }
+        Ok(taken)
+    }
+
+    /// Opens the next whole record of what is kept; `false`: there is none.
+    fn open_next(&mut self) -> io::Result<bool> {
+        if self.peer_closed {
+            self.input.sealed = self.input.bytes.len();
+            return Ok(false);
+        }
+        let mut input = std::mem::take(&mut self.input);
+        let next = &mut input.bytes[input.sealed..];
+        let len = match record_len(next) {
+            Some(Ok(len)) if next.len() >= len => len,
+            Some(Err(bad)) => return Err(self.bad_record(bad)),
+            _ => {
+                self.input = input;
+                return Ok(false);
+            }
+        };
+        if let Opened::Data(at) = self.open(&mut next[..len])? {
+            (input.from, input.to) = (input.sealed + at.start, input.sealed + at.end);
+        }
+        input.sealed += len;
+        self.input = input;
+        Ok(true)
+    }
+}
+
+impl<T: Transport> Drop for TlsStream<T> {
+    /// As nginx does (`ngx_ssl_shutdown`), a connection that closes says so, if its socket takes it.
+    fn drop(&mut self) {
+        let Ok((io, state)) = self.parts() else { return };
+        if state.closed || state.broken || !state.output.is_empty() && !state.output.deferred {
+            return;
+        }
+        state.closed = true;
+        state.queue(kind::ALERT, &[1, 0]);
+        // Nobody waits for it any more: it leaves now or never.
+        let _ = poll_flush(io, &mut state.output, &mut Context::from_waker(Waker::noop()), false);
+    }
+}

@@ -1,0 +1,439 @@
+//! Verifies certificates of peers, and says of failures what OpenSSL says.
+//!
+//! Answers `ngx_ssl_verify_callback`, `SSL_get_verify_result`, `ngx_ssl_check_host` and the results of
+//! `$ssl_client_verify`. The handshake itself succeeds with any certificate whose key is proved: HTTP
+//! answers 495 or 496 afterwards, and an upstream is left with a line in the log, as in nginx.
+//! Invariant: a session that is resumed is verified as a new one is.
+
+use std::{cell::Cell, collections::HashSet, fmt, time::SystemTime};
+
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{
+        CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs::default_provider,
+        verify_tls12_signature, verify_tls13_signature,
+    },
+    pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime},
+    server::danger::{ClientCertVerified, ClientCertVerifier},
+};
+use webpki::{EndEntityCert, Error as PkiError, KeyUsage, OwnedCertRevocationList};
+
+use crate::{
+    settings::{ClientAuth, Trust},
+    x509::Certificate,
+};
+
+/// What came of verifying a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// There was none.
+    None,
+    /// It is good.
+    Success,
+    /// It is not: OpenSSL's number and text.
+    Failed(u32, &'static str),
+}
+
+impl fmt::Display for Verdict {
+    /// As `$ssl_client_verify` has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::None => f.write_str("NONE"),
+            Verdict::Success => f.write_str("SUCCESS"),
+            Verdict::Failed(_, text) => write!(f, "FAILED:{text}"),
+        }
+    }
+}
+
+thread_local! {
+    /// The algorithm of the peer's signature in the handshake that this thread works on.
+    pub(crate) static PROVED: Cell<Option<SignatureScheme>> = const { Cell::new(None) };
+}
+
+impl Verdict {
+    /// A failure that `ssl_verify_client optional_no_ca` lets pass (`ngx_ssl_verify_error_optional`).
+    pub fn lacks_issuer_only(&self) -> bool {
+        matches!(self, Verdict::Failed(18..=21, _))
+    }
+
+    fn failed(code: u32) -> Verdict {
+        Verdict::Failed(code, verify_text(code))
+    }
+}
+
+/// `X509_verify_cert_error_string`.
+fn verify_text(code: u32) -> &'static str {
+    match code {
+        2 => "unable to get issuer certificate",
+        3 => "unable to get certificate CRL",
+        7 => "certificate signature failure",
+        9 => "certificate is not yet valid",
+        10 => "certificate has expired",
+        12 => "CRL has expired",
+        18 => "self-signed certificate",
+        19 => "self-signed certificate in certificate chain",
+        20 => "unable to get local issuer certificate",
+        21 => "unable to verify the first certificate",
+        22 => "certificate chain too long",
+        23 => "certificate revoked",
+        24 => "invalid CA certificate",
+        26 => "unsuitable certificate purpose",
+        34 => "unhandled critical extension",
+        47 => "permitted subtree violation",
+        66 => "EE certificate key too weak",
+        _ => "unspecified certificate verification error",
+    }
+}
+
+/// What certificates are held against, prepared.
+pub(crate) struct Verifier {
+    /// Self-signed: where a chain may end. OpenSSL takes no other end without `-partial_chain`.
+    roots: Vec<TrustAnchor<'static>>,
+    /// The same whole: one may be presented itself.
+    root_certificates: HashSet<Vec<u8>>,
+    /// The others, which help to find the way.
+    between: Vec<CertificateDer<'static>>,
+    crls: Vec<webpki::CertRevocationList<'static>>,
+    depth: usize,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Verifier({} roots)", self.roots.len())
+    }
+}
+
+impl Verifier {
+    /// The error names what cannot be used.
+    pub(crate) fn new(trust: &Trust) -> Result<Verifier, String> {
+        let mut verifier = Verifier {
+            roots: Vec::new(),
+            root_certificates: HashSet::new(),
+            between: Vec::new(),
+            crls: Vec::new(),
+            depth: trust.depth,
+            algorithms: default_provider().signature_verification_algorithms,
+        };
+        for der in &trust.certificates {
+            let parsed = Certificate::parse(der).ok_or("a trusted certificate is malformed")?;
+            match is_self_issued(&parsed) {
+                true => {
+                    verifier.root_certificates.insert(der.to_vec());
+                    // One that webpki cannot use (version 1, say) may still be presented itself.
+                    if let Ok(anchor) = webpki::anchor_from_trusted_cert(der) {
+                        verifier.roots.push(anchor.to_owned());
+                    }
+                }
+                false => verifier.between.push(der.clone()),
+            }
+        }
+        for crl in &trust.crls {
+            let crl = OwnedCertRevocationList::from_der(crl)
+                .map_err(|error| format!("a revocation list cannot be used: {error}"))?;
+            verifier.crls.push(crl.into());
+        }
+        Ok(verifier)
+    }
+
+    pub(crate) fn for_clients(auth: &ClientAuth) -> Result<Verifier, String> {
+        Verifier::new(&auth.trust)
+    }
+
+    pub(crate) fn verify_client(&self, chain: &[CertificateDer<'_>]) -> Verdict {
+        self.verify(chain, KeyUsage::client_auth())
+    }
+
+    pub(crate) fn verify_server(&self, chain: &[CertificateDer<'_>]) -> Verdict {
+        self.verify(chain, KeyUsage::server_auth())
+    }
+
+    fn verify(&self, chain: &[CertificateDer<'_>], usage: KeyUsage) -> Verdict {
+        let Some((leaf, sent)) = chain.split_first() else { return Verdict::None };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let Some(parsed) = Certificate::parse(leaf) else { return Verdict::failed(1) };
+        if let Some(verdict) = expiry(&parsed, now.as_secs() as i64) {
+            return verdict;
+        }
+        if self.root_certificates.contains(leaf.as_ref()) {
+            return Verdict::Success;
+        }
+        if is_self_issued(&parsed) {
+            return Verdict::failed(18);
+        }
+        let between: Vec<CertificateDer<'_>> = sent.iter().chain(&self.between).cloned().collect();
+        let found = self.find_path(leaf, &between, usage, UnixTime::since_unix_epoch(now));
+        match found {
+            Ok(()) => Verdict::Success,
+            Err(PkiError::UnknownIssuer) => self.missing_issuer(&parsed, &between, sent.len()),
+            Err(error) => Verdict::failed(code_of(&error)),
+        }
+    }
+
+    fn find_path(
+        &self,
+        leaf: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        usage: KeyUsage,
+        now: UnixTime,
+    ) -> Result<(), PkiError> {
+        let leaf = EndEntityCert::try_from(leaf)?;
+        let crls: Vec<_> = self.crls.iter().collect();
+        let revocation = match crls.is_empty() {
+            true => None,
+            // X509_V_FLAG_CRL_CHECK_ALL: each certificate needs a list that is not over.
+            false => webpki::RevocationOptionsBuilder::new(&crls).ok().map(|options| {
+                options
+                    .with_depth(webpki::RevocationCheckDepth::Chain)
+                    .with_status_policy(webpki::UnknownStatusPolicy::Deny)
+                    .with_expiration_policy(webpki::ExpirationPolicy::Enforce)
+                    .build()
+            }),
+        };
+        let depth = self.depth;
+        let within =
+            |path: &webpki::VerifiedPath<'_>| match path.intermediate_certificates().count()
+                <= depth
+            {
+                true => Ok(()),
+                false => Err(PkiError::MaximumPathDepthExceeded),
+            };
+        let algorithms = self.algorithms.all;
+        leaf.verify_for_usage(
+            algorithms,
+            &self.roots,
+            between,
+            now,
+            usage,
+            revocation,
+            Some(&within),
+        )?;
+        Ok(())
+    }
+
+    /// Which of its errors OpenSSL has in the end for a chain without a trusted root (`build_chain`,
+    /// `internal_verify`): nginx lets it go on after the first.
+    fn missing_issuer(
+        &self,
+        leaf: &Certificate<'_>,
+        between: &[CertificateDer<'_>],
+        sent: usize,
+    ) -> Verdict {
+        let parsed: Vec<_> = between.iter().map(|der| Certificate::parse(der)).collect();
+        let mut issuer = leaf.parsed().issuer().as_raw();
+        let mut top = None;
+        // Each certificate can stand in the chain once.
+        for _ in 0..parsed.len() {
+            let next = parsed.iter().position(|candidate| {
+                candidate.as_ref().is_some_and(|one| one.parsed().subject().as_raw() == issuer)
+            });
+            let Some((at, certificate)) = next.and_then(|at| Some((at, parsed[at].as_ref()?)))
+            else {
+                break;
+            };
+            top = Some(at);
+            if is_self_issued(certificate) {
+                return Verdict::failed(19);
+            }
+            issuer = certificate.parsed().issuer().as_raw();
+        }
+        Verdict::failed(match top {
+            None => 21,
+            Some(at) if at >= sent => 2,
+            Some(_) => 20,
+        })
+    }
+}
+
+fn is_self_issued(certificate: &Certificate<'_>) -> bool {
+    let parsed = certificate.parsed();
+    parsed.subject().as_raw() == parsed.issuer().as_raw()
+}
+
+fn expiry(certificate: &Certificate<'_>, now_s: i64) -> Option<Verdict> {
+    if certificate.start_s() > now_s {
+        return Some(Verdict::failed(9));
+    }
+    (certificate.end_s() < now_s).then(|| Verdict::failed(10))
+}
+
+fn code_of(error: &PkiError) -> u32 {
+    match error {
+        PkiError::CertExpired { .. } => 10,
+        PkiError::CertNotValidYet { .. } => 9,
+        PkiError::CertRevoked => 23,
+        PkiError::UnknownRevocationStatus => 3,
+        PkiError::CrlExpired { .. } => 12,
+        PkiError::MaximumPathDepthExceeded | PkiError::PathLenConstraintViolated => 22,
+        PkiError::EndEntityUsedAsCa => 24,
+        PkiError::RequiredEkuNotFoundContext(_) => 26,
+        PkiError::UnsupportedCriticalExtension => 34,
+        PkiError::NameConstraintViolation => 47,
+        PkiError::InvalidSignatureForPublicKey => 7,
+        _ => 1,
+    }
+}
+
+/// Whether a certificate is for that host (`X509_check_host`, as `ngx_ssl_check_host` calls it): its
+/// alternative names, or its common name if it has none.
+pub(crate) fn is_for_host(der: &CertificateDer<'_>, host: &str) -> bool {
+    use x509_parser::extensions::GeneralName;
+    let Some(certificate) = Certificate::parse(der) else { return false };
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let names = certificate.parsed().subject_alternative_name().ok().flatten();
+    let names = names.map(|extension| &extension.value.general_names[..]).unwrap_or_default();
+    let mut dns = names.iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(*name),
+        _ => None,
+    });
+    let mut has_dns = false;
+    if dns.by_ref().inspect(|_| has_dns = true).any(|name| host_matches(name, host)) {
+        return true;
+    }
+    let mut common = certificate.parsed().subject().iter_common_name();
+    !has_dns && common.any(|name| name.as_str().is_ok_and(|name| host_matches(name, host)))
+}
+
+/// `do_check_string` with `equal_wildcard`: a star stands in the first label only, for a part of one
+/// label, and two labels follow it.
+fn host_matches(pattern: &str, host: &str) -> bool {
+    if pattern.eq_ignore_ascii_case(host) {
+        return !host.is_empty();
+    }
+    let (Some((first, rest)), Some((label, domain))) =
+        (pattern.split_once('.'), host.split_once('.'))
+    else {
+        return false;
+    };
+    let Some((before, after)) = first.split_once('*') else { return false };
+    let idna = |text: &str| text.len() >= 4 && text.as_bytes()[..4].eq_ignore_ascii_case(b"xn--");
+    let partial = !before.is_empty() || !after.is_empty();
+    let (label, before, after) =
+        (label.to_ascii_lowercase(), before.to_ascii_lowercase(), after.to_ascii_lowercase());
+    rest.contains('.')
+        && !pattern[first.len()..].contains('*')
+        && !after.contains('*')
+        && rest.eq_ignore_ascii_case(domain)
+        && !(partial && (idna(&label) || idna(&before)))
+        && label.len() > before.len() + after.len()
+        && label.starts_with(before.as_str())
+        && label.ends_with(after.as_str())
+}
+
+/// Takes any client certificate whose key signs; what it is worth is found afterwards.
+#[derive(Debug)]
+pub(crate) struct AnyClient {
+    names: Vec<DistinguishedName>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl AnyClient {
+    /// `named`: the certificates whose names the client is told.
+    pub(crate) fn new(
+        provider: &CryptoProvider,
+        named: &[CertificateDer<'_>],
+    ) -> Result<AnyClient, String> {
+        let name = |der: &CertificateDer<'_>| {
+            let parsed = Certificate::parse(der)?;
+            Some(DistinguishedName::from(parsed.parsed().subject().as_raw().to_vec()))
+        };
+        let names = named.iter().map(name).collect::<Option<Vec<_>>>();
+        Ok(AnyClient {
+            names: names.ok_or("a client certificate is malformed")?,
+            algorithms: provider.signature_verification_algorithms,
+        })
+    }
+}
+
+impl ClientCertVerifier for AnyClient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.names
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        PROVED.set(Some(signed.scheme));
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        PROVED.set(Some(signed.scheme));
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// The same for upstreams' certificates.
+#[derive(Debug)]
+pub(crate) struct AnyServer {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl AnyServer {
+    pub(crate) fn new(provider: &CryptoProvider) -> AnyServer {
+        AnyServer { algorithms: provider.signature_verification_algorithms }
+    }
+}
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        PROVED.set(Some(signed.scheme));
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        PROVED.set(Some(signed.scheme));
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
