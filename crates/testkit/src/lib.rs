@@ -13,6 +13,7 @@ pub mod certs;
 pub mod diff;
 pub mod dns;
 pub mod normal;
+pub mod origin;
 pub mod ports;
 pub mod process;
 pub mod raw;

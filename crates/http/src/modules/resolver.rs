@@ -68,8 +68,10 @@ impl Module for Resolving {
     ];
 }
 
-fn resolver(conf: &mut Conf, node: &Node, _: &mut Cx<'_, '_>) -> Result<(), Error> {
-    value::set_once(&mut conf.resolver, node, |node| Settings::parse(node).map(Resolver::of))
+fn resolver(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
+    value::set_once(&mut conf.resolver, node, |node| {
+        Settings::parse(node, cx.loader.files).map(Resolver::of)
+    })
 }
 
 #[cfg(test)]

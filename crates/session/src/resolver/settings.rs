@@ -1,8 +1,8 @@
 //! The parameters of `resolver`, and `/etc/resolv.conf`.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr};
 
-use forebay_conf::{Arg, Error, Node, value};
+use forebay_conf::{Arg, Error, Files, Node, value};
 
 use crate::addr;
 
@@ -47,7 +47,7 @@ impl Settings {
     /// (`ngx_resolver_create`). Servers that are named are looked up here, once.
     ///
     /// Errors: nginx's `invalid parameter: valid=x`, `host not found in resolver "x"` and the like.
-    pub fn parse(node: &Node) -> Result<Settings, Error> {
+    pub fn parse(node: &Node, files: &mut dyn Files) -> Result<Settings, Error> {
         let mut settings = Settings::default();
         let mut servers = Vec::new();
         for arg in &node.args {
@@ -63,7 +63,7 @@ impl Settings {
                 let zone = std::str::from_utf8(zone).ok().filter(|zone| !zone.is_empty());
                 settings.status_zone = Some(zone.ok_or_else(invalid)?.into());
             } else {
-                servers.extend(server(arg)?);
+                servers.extend(server(arg, files)?);
             }
         }
         if !settings.ipv4 && !settings.ipv6 {
@@ -91,7 +91,7 @@ fn on_off(flag: &[u8]) -> Option<bool> {
 
 /// The addresses of one server: `address`, `address:port`, `[address]:port`, `name:port`
 /// (`ngx_parse_url`).
-fn server(arg: &Arg) -> Result<Vec<SocketAddr>, Error> {
+fn server(arg: &Arg, files: &mut dyn Files) -> Result<Vec<SocketAddr>, Error> {
     let shown = arg.lossy();
     let fail = |what: &str| Error::emerg(arg.span, format!("{what} in resolver \"{shown}\""));
     // Only in brackets is an IPv6 address one, as in all of nginx's addresses with ports.
@@ -111,8 +111,9 @@ fn server(arg: &Arg) -> Result<Vec<SocketAddr>, Error> {
         return Ok(vec![(ip, port).into()]);
     }
     let host = std::str::from_utf8(host).ok();
-    let found = host.and_then(|host| (host, port).to_socket_addrs().ok());
-    Ok(found.ok_or_else(|| fail("host not found"))?.collect())
+    let found = host.and_then(|host| files.resolve(host).ok());
+    let found = found.ok_or_else(|| fail("host not found"))?;
+    Ok(found.into_iter().map(|ip| (ip, port).into()).collect())
 }
 
 /// Nothing, or a colon and a number.
@@ -139,11 +140,14 @@ pub(super) fn resolv_conf(text: &str) -> Box<[SocketAddr]> {
 
 #[cfg(test)]
 mod tests {
+    use forebay_conf::files::Memory;
+
     use super::*;
     use crate::testing::nodes;
 
     fn parse(text: &str) -> Result<Settings, String> {
-        Settings::parse(&nodes(&format!("resolver {text};"))[0]).map_err(|e| e.message)
+        let node = &nodes(&format!("resolver {text};"))[0];
+        Settings::parse(node, &mut Memory::default()).map_err(|e| e.message)
     }
 
     #[test]
@@ -179,6 +183,7 @@ mod tests {
             ("127.0.0.1:x", "invalid port in resolver \"127.0.0.1:x\""),
             ("[::x]", "invalid IPv6 address in resolver \"[::x]\""),
             ("[::1", "invalid host in resolver \"[::1\""),
+            ("a.test:53", "host not found in resolver \"a.test:53\""),
             (":53", "no host in resolver \":53\""),
         ] {
             assert_eq!(parse(text).unwrap_err(), want, "{text}");
