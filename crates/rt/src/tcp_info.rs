@@ -15,6 +15,8 @@ pub struct TcpInfo {
     pub send_window: u32,
     /// The receive buffer that the kernel aims at, bytes.
     pub receive_space: u32,
+    /// How many segments with data have come.
+    pub data_segments_in: u32,
 }
 
 /// Asks the kernel; `None` where the descriptor is not a TCP socket.
@@ -39,12 +41,14 @@ pub fn tcp_info(socket: RawFd) -> Option<TcpInfo> {
         rtt_variance: info.tcpi_rttvar,
         send_window: info.tcpi_snd_cwnd,
         receive_space: info.tcpi_rcv_space,
+        data_segments_in: info.tcpi_data_segs_in,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
+        io::{Read as _, Write as _},
         net::{TcpListener, TcpStream},
         os::{fd::AsRawFd, unix::net::UnixStream},
     };
@@ -56,6 +60,18 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert!(tcp_info(stream.as_raw_fd()).unwrap().send_window > 0);
+    }
+
+    #[test]
+    fn segments_with_data_are_counted() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut other, _) = listener.accept().unwrap();
+        for n in 1..4 {
+            stream.write_all(b"x").unwrap();
+            other.read_exact(&mut [0]).unwrap();
+            assert_eq!(tcp_info(other.as_raw_fd()).unwrap().data_segments_in, n);
+        }
     }
 
     #[test]

@@ -55,6 +55,13 @@ pub fn anonymous_bytes(pids: &[Pid]) -> io::Result<u64> {
     rollup(pids, "Pss_Anon:")
 }
 
+/// A number of kilobytes from `/proc/PID/status`, such as `VmHWM`: the most that was ever resident.
+pub fn status_kb(pid: Pid, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 fn rollup(pids: &[Pid], name: &str) -> io::Result<u64> {
     let mut sum = 0;
     for pid in pids {

@@ -194,6 +194,11 @@ impl Client {
         Ok(std::mem::take(&mut self.buf))
     }
 
+    /// Reads so many bytes of something that is no response.
+    pub fn read_exactly(&mut self, length: usize) -> Result<Vec<u8>, ReadError> {
+        self.take_exactly(length)
+    }
+
     /// Whether the peer has ended the connection with nothing left unread.
     pub fn is_at_end(&mut self) -> Result<bool, ReadError> {
         Ok(self.buf.is_empty() && !self.fill()?)
