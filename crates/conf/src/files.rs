@@ -54,11 +54,22 @@ impl Files for Direct {
                 found.push(addr.ip());
             }
         }
+        // nginx asks with AI_ADDRCONFIG: no IPv6 addresses where there is no IPv6 but the loopback's.
+        if found.iter().any(IpAddr::is_ipv4) && !has_ipv6() {
+            found.retain(IpAddr::is_ipv4);
+        }
         match found.is_empty() {
             true => Err(io::Error::other("no address")),
             false => Ok(found),
         }
     }
+}
+
+/// Whether any interface but the loopback has an IPv6 address (proc(5): the fourth column is the
+/// scope, 10 that of the loopback's address).
+fn has_ipv6() -> bool {
+    let Ok(table) = std::fs::read_to_string("/proc/net/if_inet6") else { return false };
+    table.lines().any(|line| line.split_whitespace().nth(3).is_some_and(|scope| scope != "10"))
 }
 
 /// Files in memory, for tests and embedded configurations. Of names it knows `localhost`.

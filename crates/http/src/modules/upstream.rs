@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use forebay_conf::{Arity, Contexts, Error, Node, value};
-use forebay_session::upstream::{self, Server, Settings, Weights, address::Target};
+use forebay_session::upstream::{self, Server, Settings, address::Target};
 
 use crate::{
     module::{self, Cx, Directive, Module, open, set},
@@ -65,7 +65,7 @@ fn block(
     cx: &mut Cx<'_, '_>,
     _: LocId,
 ) -> Result<(Contexts, Conf), Error> {
-    let upstream = cx.upstreams.define(node.text(0)?, node.span)?;
+    let upstream = cx.upstreams.define(node.text(0)?, node.span, cx.loader)?;
     Ok((Contexts::UPSTREAM, Conf { upstream: Some(upstream) }))
 }
 
@@ -73,16 +73,13 @@ fn server(c: &mut Conf, node: &Node, _: &mut Cx<'_, '_>) -> Result<(), Error> {
     let text = node.text(0)?;
     let (target, _) = Target::parse(text, 80, false)
         .map_err(|why| Error::emerg(node.span, format!("{why} in upstream \"{text}\"")))?;
-    let mut weights = Weights::default();
+    let mut server = Server::new(target, node.span);
     for arg in &node.args[1..] {
         match arg.after("weight=").and_then(value::number) {
-            Some(weight) if weight > 0 => weights.weight = weight as i64,
+            Some(weight) if weight > 0 => server.weights.weight = weight as i64,
             _ => return Err(value::invalid_parameter(arg)),
         }
     }
-    let addrs = target.addr.into_iter().collect();
-    c.draft(|settings| {
-        settings.servers.push(Server { name: target.text, addrs, weights, backup: false });
-    });
+    c.draft(|settings| settings.servers.push(server));
     Ok(())
 }

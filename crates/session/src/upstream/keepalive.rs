@@ -1,15 +1,30 @@
 //! Connections that are kept for the next request (`ngx_http_upstream_keepalive_module.c`).
 //!
+//! Every thread keeps the connections of its own event loop in a shard of its own, where a task of that
+//! thread watches them: one that the other end closes leaves the pool at once. A thread that has none
+//! takes one from another.
+//!
+//! DIFFERS(keepalive-shared): nginx keeps `keepalive` connections in each worker process; here all
+//! threads together keep so many.
+//!
 //! Hot path: taking and giving back a connection of the own thread takes one lock that nobody else
 //! wants.
 //!
-//! Invariant: never more idle connections than `keepalive` says, over all threads.
+//! Invariant: never more idle connections than `keepalive` says, over all threads, but for the moment
+//! in which one is put in and another taken out.
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
-    sync::{Mutex, PoisonError},
-    task::{Context, Poll},
+    future::poll_fn,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker},
 };
+
+use forebay_rt::{clock, listen::Addr, timer::Timer};
 
 use super::Peer;
 
@@ -25,6 +40,8 @@ pub trait Idle: Send + 'static {
 pub struct Settings {
     /// `keepalive`: idle connections at the most; 0: none.
     pub connections: usize,
+    /// `local`: connections are not shared between locations.
+    pub local: bool,
     /// `keepalive_requests`: requests over one connection.
     pub requests: u64,
     /// `keepalive_time`: how old a connection may become, in milliseconds.
@@ -35,7 +52,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { connections: 32, requests: 1000, time_ms: 3_600_000, timeout_ms: 60_000 }
+        Settings {
+            connections: 32,
+            local: true,
+            requests: 1000,
+            time_ms: 3_600_000,
+            timeout_ms: 60_000,
+        }
     }
 }
 
@@ -43,6 +66,9 @@ impl Default for Settings {
 pub struct Kept<C> {
     /// The connection.
     pub connection: C,
+    /// What, beside the address, a request must have in common with it: the protocol, a name in TLS,
+    /// with [`Settings::local`] the location.
+    pub tag: u64,
     /// Requests that went over it.
     pub requests: u64,
     /// When it was made, in [`forebay_rt::clock::now_ms`].
@@ -53,38 +79,316 @@ pub struct Kept<C> {
 
 impl<C> Kept<C> {
     /// A connection that was just made.
-    pub fn new(connection: C, now_ms: u64) -> Kept<C> {
-        Kept { connection, requests: 0, made_ms: now_ms, stolen: false }
+    pub fn new(connection: C, tag: u64, now_ms: u64) -> Kept<C> {
+        Kept { connection, tag, requests: 0, made_ms: now_ms, stolen: false }
     }
+}
+
+/// What became of connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests that found a connection of their own thread.
+    pub hits: u64,
+    /// Requests that found one of another thread.
+    pub stolen: u64,
+    /// Requests that found none.
+    pub misses: u64,
+    /// Idle connections that the other end closed.
+    pub closed: u64,
+    /// Idle connections that made room for others.
+    pub evicted: u64,
+    /// Connections whose time was over.
+    pub expired: u64,
 }
 
 /// The idle connections of a group.
-pub struct Pool<C> {
-    idle: Mutex<VecDeque<(u64, Kept<C>)>>,
+pub struct Pool<C: Idle>(Arc<Inner<C>>);
+
+struct Inner<C> {
+    /// One for each thread, made when it first keeps a connection.
+    shards: Box<[OnceLock<Shard<C>>]>,
+    /// Idle connections in all shards.
+    idle: AtomicUsize,
+    misses: AtomicU64,
+}
+
+struct Shard<C> {
+    /// How many there are, to look before locking.
+    len: AtomicUsize,
+    kept: Mutex<Keeping<C>>,
+}
+
+struct Keeping<C> {
+    /// The one that was given back last stands last.
+    items: VecDeque<Item<C>>,
+    /// The task that watches.
+    watcher: Watcher,
+    /// When it looks for connections whose time is over; `u64::MAX`: not before it is woken.
+    looks_ms: u64,
+    counts: Counts,
+}
+
+/// The task that watches a shard.
+enum Watcher {
+    /// There is none.
+    None,
+    /// It was started and has not run yet.
+    Started,
+    /// It waits.
+    Waits(Waker),
+}
+
+struct Item<C> {
+    addr: Addr,
+    since_ms: u64,
+    ends_ms: u64,
+    kept: Kept<C>,
+}
+
+/// Threads that have a shard of their own; others share.
+const SHARDS: usize = 256;
+
+fn lock<C>(shard: &Shard<C>) -> MutexGuard<'_, Keeping<C>> {
+    shard.kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number of this thread among those that ever kept a connection.
+fn thread() -> usize {
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    OWN.get().unwrap_or_else(|| {
+        let number = LAST.fetch_add(1, Relaxed) % SHARDS;
+        OWN.set(Some(number));
+        number
+    })
+}
+
+impl<C: Idle> Default for Pool<C> {
+    fn default() -> Pool<C> {
+        let shards = std::iter::repeat_with(OnceLock::new).take(SHARDS).collect();
+        let (idle, misses) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Pool(Arc::new(Inner { shards, idle, misses }))
+    }
 }
 
 impl<C: Idle> Pool<C> {
-    pub(crate) fn new() -> Pool<C> {
-        Pool { idle: Mutex::new(VecDeque::new()) }
+    /// Takes the connection to a peer that was given back last: of this thread, or else of another.
+    pub fn take(&self, peer: &Peer, tag: u64, now_ms: u64) -> Option<Kept<C>> {
+        let own = thread();
+        if self.0.idle.load(Relaxed) > 0 {
+            if let Some(kept) = self.take_from(own, peer, tag, now_ms) {
+                return Some(kept);
+            }
+            let others = (0..SHARDS).filter(|index| *index != own);
+            for index in others {
+                if let Some(kept) = self.take_from(index, peer, tag, now_ms) {
+                    return Some(Kept { stolen: true, ..kept });
+                }
+            }
+        }
+        self.0.misses.fetch_add(1, Relaxed);
+        None
     }
 
-    /// Takes the connection to a peer that was used last.
-    pub fn take(&self, peer: &Peer, _now_ms: u64) -> Option<Kept<C>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = idle.iter().rposition(|(id, _)| *id == peer.id)?;
-        Some(idle.remove(at)?.1)
+    fn take_from(&self, index: usize, peer: &Peer, tag: u64, now_ms: u64) -> Option<Kept<C>> {
+        let shard = self.0.shards[index].get().filter(|shard| shard.len.load(Relaxed) > 0)?;
+        loop {
+            let mut keeping = lock(shard);
+            let is_it = |item: &Item<C>| item.kept.tag == tag && item.addr == peer.addr;
+            let at = keeping.items.iter().rposition(is_it)?;
+            let mut item = keeping.items.remove(at)?;
+            self.0.left(shard, &keeping, 1);
+            let closed = item.is_closed(Waker::noop());
+            let fate = match (closed, item.ends_ms <= now_ms, index == thread()) {
+                (true, ..) => &mut keeping.counts.closed,
+                (false, true, _) => &mut keeping.counts.expired,
+                (false, false, true) => &mut keeping.counts.hits,
+                (false, false, false) => &mut keeping.counts.stolen,
+            };
+            *fate += 1;
+            if !closed && item.ends_ms > now_ms {
+                return Some(item.kept);
+            }
+            // Closing is a system call, which nobody should wait for.
+            drop(keeping);
+        }
     }
 
-    /// Keeps a connection, unless its time is over. What is used least goes when there is no room.
+    /// Keeps a connection, unless its time is over. When there is no room, the one goes that was not
+    /// used for longest, whosever it is.
     pub fn keep(&self, settings: &Settings, peer: &Peer, kept: Kept<C>, now_ms: u64) {
-        let old = now_ms.saturating_sub(kept.made_ms) > settings.time_ms;
-        if settings.connections == 0 || kept.requests >= settings.requests || old {
+        let too_old = now_ms.saturating_sub(kept.made_ms) > settings.time_ms;
+        if settings.connections == 0 {
             return;
         }
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.push_back((peer.id, kept));
-        if idle.len() > settings.connections {
-            idle.pop_front();
+        let index = thread();
+        let shard = self.0.shards[index].get_or_init(Shard::default);
+        if kept.requests >= settings.requests || too_old {
+            lock(shard).counts.expired += 1;
+            return;
+        }
+        let ends_ms = now_ms.saturating_add(settings.timeout_ms);
+        let (addr, kept) = (peer.addr.clone(), Kept { stolen: false, ..kept });
+        let mut item = Item { addr, since_ms: now_ms, ends_ms, kept };
+        let mut keeping = lock(shard);
+        match &keeping.watcher {
+            Watcher::Waits(waker) if item.is_closed(waker) => {
+                keeping.counts.closed += 1;
+                return;
+            }
+            Watcher::None if tokio::runtime::Handle::try_current().is_ok() => {
+                keeping.watcher = Watcher::Started;
+                tokio::task::spawn_local(watch(Arc::downgrade(&self.0), index));
+            }
+            _ => {}
+        }
+        let wake = match &keeping.watcher {
+            Watcher::Waits(waker) if keeping.looks_ms > ends_ms => Some(waker.clone()),
+            _ => None,
+        };
+        keeping.items.push_back(item);
+        shard.len.store(keeping.items.len(), Relaxed);
+        drop(keeping);
+        if let Some(waker) = wake {
+            waker.wake();
+        }
+        if self.0.idle.fetch_add(1, Relaxed) >= settings.connections {
+            self.0.evict();
         }
     }
+
+    /// Closes all idle connections to an address: its server is gone.
+    pub fn forget(&self, addr: &Addr) {
+        for shard in self.0.shards.iter().filter_map(OnceLock::get) {
+            self.0.remove(shard, |item| item.addr == *addr, |counts| &mut counts.evicted);
+        }
+    }
+
+    /// How many connections are idle.
+    pub fn idle(&self) -> usize {
+        self.0.idle.load(Relaxed)
+    }
+
+    /// What became of connections so far.
+    pub fn counts(&self) -> Counts {
+        let misses = self.0.misses.load(Relaxed);
+        let shards = self.0.shards.iter().filter_map(OnceLock::get);
+        shards
+            .map(|shard| lock(shard).counts)
+            .fold(Counts { misses, ..Counts::default() }, Counts::plus)
+    }
+}
+
+impl Counts {
+    fn plus(self, other: Counts) -> Counts {
+        Counts {
+            hits: self.hits + other.hits,
+            stolen: self.stolen + other.stolen,
+            misses: self.misses + other.misses,
+            closed: self.closed + other.closed,
+            evicted: self.evicted + other.evicted,
+            expired: self.expired + other.expired,
+        }
+    }
+}
+
+impl<C> Default for Shard<C> {
+    fn default() -> Shard<C> {
+        let counts = Counts::default();
+        let (items, looks_ms) = (VecDeque::new(), u64::MAX);
+        let keeping = Keeping { items, watcher: Watcher::None, looks_ms, counts };
+        Shard { len: AtomicUsize::new(0), kept: Mutex::new(keeping) }
+    }
+}
+
+impl<C: Idle> Item<C> {
+    fn is_closed(&mut self, waker: &Waker) -> bool {
+        self.kept.connection.poll_closed(&mut Context::from_waker(waker)).is_ready()
+    }
+}
+
+impl<C> Inner<C> {
+    /// Connections have left a shard.
+    fn left(&self, shard: &Shard<C>, keeping: &Keeping<C>, count: usize) {
+        shard.len.store(keeping.items.len(), Relaxed);
+        self.idle.fetch_sub(count, Relaxed);
+    }
+
+    /// Closes the connection that was not used for longest.
+    fn evict(&self) {
+        let shards = self.shards.iter().filter_map(OnceLock::get);
+        let oldest = shards
+            .filter_map(|shard| Some((lock(shard).items.front()?.since_ms, shard)))
+            .min_by_key(|(since_ms, _)| *since_ms);
+        let Some((_, shard)) = oldest else { return };
+        let mut keeping = lock(shard);
+        // Another thread may have been faster; then there is room again.
+        let evicted = keeping.items.pop_front();
+        if evicted.is_some() {
+            keeping.counts.evicted += 1;
+            self.left(shard, &keeping, 1);
+        }
+        drop(keeping);
+    }
+
+    /// Closes some connections of a shard, outside its lock.
+    fn remove(
+        &self,
+        shard: &Shard<C>,
+        mut is_gone: impl FnMut(&mut Item<C>) -> bool,
+        count: impl FnOnce(&mut Counts) -> &mut u64,
+    ) {
+        let mut keeping = lock(shard);
+        let mut gone = Vec::new();
+        let mut at = 0;
+        while let Some(item) = keeping.items.get_mut(at) {
+            match is_gone(item) {
+                true => gone.extend(keeping.items.remove(at)),
+                false => at += 1,
+            }
+        }
+        *count(&mut keeping.counts) += gone.len() as u64;
+        self.left(shard, &keeping, gone.len());
+        drop(keeping);
+    }
+}
+
+impl<C> Drop for Inner<C> {
+    fn drop(&mut self) {
+        // The tasks that watch find nothing to watch, and end.
+        for shard in self.shards.iter().filter_map(OnceLock::get) {
+            if let Watcher::Waits(waker) =
+                std::mem::replace(&mut lock(shard).watcher, Watcher::None)
+            {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// Watches the connections of this thread: those that the other end closes, and those whose time is
+/// over, leave the pool.
+async fn watch<C: Idle>(pool: Weak<Inner<C>>, index: usize) {
+    let timer = Timer::new();
+    poll_fn(|cx| {
+        let Some(pool) = pool.upgrade() else { return Poll::Ready(()) };
+        let Some(shard) = pool.shards[index].get() else { return Poll::Ready(()) };
+        let waker = cx.waker().clone();
+        lock(shard).watcher = Watcher::Waits(waker.clone());
+        pool.remove(shard, |item| item.is_closed(&waker), |counts| &mut counts.closed);
+        let now_ms = clock::now_ms();
+        pool.remove(shard, |item| item.ends_ms <= now_ms, |counts| &mut counts.expired);
+        let mut keeping = lock(shard);
+        let next = keeping.items.iter().map(|item| item.ends_ms).min();
+        keeping.looks_ms = next.unwrap_or(u64::MAX);
+        match next {
+            Some(ends_ms) => timer.arm(ends_ms.saturating_sub(now_ms)),
+            None => timer.disarm(),
+        }
+        let _ = timer.poll_expired(cx);
+        Poll::Pending
+    })
+    .await;
 }

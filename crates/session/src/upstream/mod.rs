@@ -9,7 +9,8 @@
 //! 2. [`Group::begin`] makes a [`Selection`]: what is known about the request, who was tried.
 //! 3. [`Group::pick`] names a server, as a [`Lease`] that counts the connection; or says to wait in the
 //!    group's queue; or that nobody is there (`no live upstreams`).
-//! 4. [`Lease::finish`] says how it went. While [`Selection::tries`] is not 0, step 3 may be taken
+//! 4. The connection is one of [`Group::pool`], or a new one.
+//! 5. [`Lease::finish`] says how it went. While [`Selection::tries`] is not 0, step 3 may be taken
 //!    again.
 //!
 //! What a group remembers (failures, connections, health, sessions, idle connections) is shared by all
@@ -22,10 +23,13 @@ mod balance;
 mod group;
 pub mod keepalive;
 mod peer;
+mod queue;
 mod registry;
 mod select;
+pub mod sticky;
 
-pub use group::{Group, Method, Server, Settings};
+pub use group::{Group, Method, Server, Settings, Time};
 pub use peer::{Peer, Weights};
+pub use queue::{Called, QueueSettings, Ticket};
 pub use registry::{Upstream, Upstreams};
 pub use select::{Lease, Outcome, Pick, Selection, Timings};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use forebay_conf::{Error, Loader, Span};
 use forebay_rt::listen::Addr;
 
-use super::{Group, Server, Settings, Weights, address::Target};
+use super::{Group, Server, Settings, address::Target};
 
 /// A group while the configuration loads, and after it.
 pub struct Upstream {
@@ -15,8 +15,9 @@ pub struct Upstream {
     pub name: Box<str>,
     /// Where it was first named.
     pub span: Span,
+    /// What it was named as, where no block says what is in it.
     target: Option<Target>,
-    /// Whether a block says what is in it.
+    /// What its block says so far.
     draft: Mutex<Option<Settings>>,
     group: OnceLock<Group>,
 }
@@ -29,9 +30,21 @@ impl Upstream {
         self.group.get().expect("groups are complete in a loaded configuration")
     }
 
-    /// What its block says so far.
+    /// What its block says so far; `None`: there is no block.
     pub fn draft(&self) -> MutexGuard<'_, Option<Settings>> {
         self.draft.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name)
+    }
+
+    /// The port that it is named with; 0: none, as for all blocks.
+    fn port(&self) -> u16 {
+        match (&*self.draft(), &self.target) {
+            (None, Some(target)) => target.port,
+            _ => 0,
+        }
     }
 }
 
@@ -44,53 +57,66 @@ pub struct Upstreams {
 impl Upstreams {
     /// What `proxy_pass` names: a block of that name, which may come later, or else the addresses of
     /// the host.
+    ///
+    /// Errors: nginx's `upstream "x" may not have port 80`.
     pub fn used(&mut self, target: &Target, span: Span) -> Result<Arc<Upstream>, Error> {
-        if let Some(found) = self.find(&target.host, target.port) {
-            return Ok(found.clone());
+        for known in self.list.iter().filter(|known| known.is_named(&target.host)) {
+            let is_block = known.draft().is_some();
+            if is_block && target.has_port {
+                let (name, port) = (&target.host, target.port);
+                let text = format!("upstream \"{name}\" may not have port {port}");
+                return Err(Error::emerg(span, text));
+            }
+            let (port, other) = (target.port, known.port());
+            if port == other || port == 0 || other == 0 {
+                return Ok(known.clone());
+            }
         }
-        Ok(self.add(&target.host, Some(target.clone()), None, span))
+        Ok(self.add(&target.host, Some(target.clone()), span))
     }
 
     /// What a name stands for that is known only with a request: the block of that name, or the group
-    /// of an address that `proxy_pass` names elsewhere.
-    pub fn find(&self, host: &str, port: u16) -> Option<&Arc<Upstream>> {
+    /// of an address that `proxy_pass` names elsewhere (`ngx_http_upstream_init_request`).
+    pub fn find(&self, target: &Target) -> Option<&Arc<Upstream>> {
         self.list.iter().find(|known| {
-            let same_port = match &known.target {
-                Some(target) => target.port == port || port == 0 || target.port == 0,
-                None => true,
-            };
-            known.name.eq_ignore_ascii_case(host) && same_port
+            let any_port = known.port() == 0 && !target.has_port;
+            known.is_named(&target.host) && (any_port || known.port() == target.port)
         })
     }
 
     /// A block of that name begins.
     ///
-    /// Errors: nginx's `duplicate upstream "x"`.
-    pub fn define(&mut self, name: &str, span: Span) -> Result<Arc<Upstream>, Error> {
-        match self.find(name, 0) {
-            Some(found) if found.draft().is_some() => {
-                Err(Error::emerg(span, format!("duplicate upstream \"{name}\"")))
-            }
-            Some(found) => {
-                *found.draft() = Some(Settings::default());
-                Ok(found.clone())
-            }
-            None => Ok(self.add(name, None, Some(Settings::default()), span)),
-        }
-    }
-
-    fn add(
+    /// Errors: nginx's `duplicate upstream "x"` and `upstream "x" may not have port 80 in FILE:LINE`.
+    pub fn define(
         &mut self,
         name: &str,
-        target: Option<Target>,
-        draft: Option<Settings>,
         span: Span,
-    ) -> Arc<Upstream> {
+        loader: &Loader<'_>,
+    ) -> Result<Arc<Upstream>, Error> {
+        let Some(found) = self.list.iter().find(|known| known.is_named(name)).cloned() else {
+            let upstream = self.add(name, None, span);
+            *upstream.draft() = Some(Settings::default());
+            return Ok(upstream);
+        };
+        if found.draft().is_some() {
+            return Err(Error::emerg(span, format!("duplicate upstream \"{name}\"")));
+        }
+        if let Some(target) = found.target.as_ref().filter(|target| target.has_port) {
+            let (file, line) = (loader.sources.path(found.span.file), found.span.line);
+            let (port, file) = (target.port, file.display());
+            let text = format!("upstream \"{name}\" may not have port {port} in {file}:{line}");
+            return Err(Error::emerg(span, text));
+        }
+        *found.draft() = Some(Settings::default());
+        Ok(found)
+    }
+
+    fn add(&mut self, name: &str, target: Option<Target>, span: Span) -> Arc<Upstream> {
         let upstream = Arc::new(Upstream {
             name: name.into(),
             span,
             target,
-            draft: Mutex::new(draft),
+            draft: Mutex::new(None),
             group: OnceLock::new(),
         });
         self.list.push(upstream.clone());
@@ -100,28 +126,65 @@ impl Upstreams {
     /// Makes the groups, when all is read; what is wrong goes to the loader.
     pub fn finish(&self, loader: &mut Loader<'_>) {
         for upstream in &self.list {
-            let drafted = upstream.draft().take();
-            let settings = match (drafted, &upstream.target) {
-                (Some(settings), _) => settings,
-                (None, Some(target)) => implicit(target),
+            let settings = match (&*upstream.draft(), &upstream.target) {
+                (Some(settings), _) => Ok(settings.clone()),
+                (None, Some(target)) => implicit(target, upstream.span, loader),
                 (None, None) => continue,
             };
-            if settings.servers.is_empty() {
-                let text = format!("no servers are inside upstream \"{}\"", upstream.name);
-                loader.diags.push(Error::emerg(upstream.span, text));
+            let checked = settings.and_then(|settings| {
+                check(&settings, upstream)?;
+                Ok(settings)
+            });
+            if let Some(settings) = loader.diags.take(checked) {
+                let _ = upstream.group.set(Group::new(&upstream.name, settings));
             }
-            let _ = upstream.group.set(Group::new(&upstream.name, settings));
         }
+    }
+
+    /// All groups, in the order in which they are named first.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.list.iter()
     }
 
     /// Goes on with what the groups of the same names remember. To be called once, before anything
     /// runs under this configuration.
-    pub fn take_over(&self, _old: &Upstreams) {}
+    pub fn take_over(&self, old: &Upstreams) {
+        for upstream in &self.list {
+            let is_same = |old: &&Arc<Upstream>| {
+                old.is_named(&upstream.name) && old.port() == upstream.port()
+            };
+            if let Some(old) = old.list.iter().find(is_same) {
+                upstream.group().take_over(old.group());
+            }
+        }
+    }
 }
 
-fn implicit(target: &Target) -> Settings {
-    let addrs: Vec<Addr> = target.addr.clone().into_iter().collect();
-    let server =
-        Server { name: target.host.clone(), addrs, weights: Weights::default(), backup: false };
-    Settings { servers: vec![server], ..Settings::default() }
+/// `ngx_http_upstream_init_round_robin`.
+fn check(settings: &Settings, upstream: &Upstream) -> Result<(), Error> {
+    let has_primary = settings.servers.iter().any(|server| !server.backup);
+    if has_primary || settings.may_be_empty {
+        return Ok(());
+    }
+    Err(Error::emerg(upstream.span, format!("no servers in upstream \"{}\"", upstream.name)))
+}
+
+/// A group that no block defines: the addresses of its host.
+fn implicit(target: &Target, span: Span, loader: &mut Loader<'_>) -> Result<Settings, Error> {
+    let mut server = Server::new(target.clone(), span);
+    let fail = |why: &str| Error::emerg(span, format!("{why} in upstream \"{}\"", target.host));
+    if server.addrs.is_empty() {
+        if target.port == 0 {
+            return Err(fail("no port"));
+        }
+        server.addrs = resolve(target, loader).ok_or_else(|| fail("host not found"))?;
+    }
+    Ok(Settings { servers: vec![server], ..Settings::default() })
+}
+
+/// The addresses of a name, as the system knows them (`ngx_inet_resolve_host`); the master's answer
+/// holds for the worker too.
+pub(crate) fn resolve(target: &Target, loader: &mut Loader<'_>) -> Option<Vec<Addr>> {
+    let found = loader.files.resolve(&target.host).ok().filter(|found| !found.is_empty())?;
+    Some(found.into_iter().map(|ip| Addr::Tcp((ip, target.port).into())).collect())
 }

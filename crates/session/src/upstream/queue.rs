@@ -1,0 +1,185 @@
+//! Requests that wait for a server (`queue`): first come, first served, so many and so long.
+//!
+//! Invariant: a ticket that is dropped, for whatever reason, gives its place free.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use forebay_rt::{clock, timer::Timer};
+
+/// `queue`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// How many requests may wait.
+    pub length: usize,
+    /// How long, in milliseconds.
+    pub timeout_ms: u64,
+}
+
+/// Why waiting has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Called {
+    /// A server may be free: pick again.
+    Again,
+    /// It took too long: 502.
+    TimedOut,
+}
+
+/// How often a waiting request looks by itself, in milliseconds: a server that failed is tried again
+/// after a while, and nobody calls then.
+const LOOK_MS: u64 = 1000;
+
+/// All that wait for servers of a group. Who frees a server looks at `len` after it has freed it, and
+/// who waits looks at the servers once more after it has entered: in one order for all, so that no
+/// call is lost.
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiting: Mutex<VecDeque<Arc<Place>>>,
+    len: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Place {
+    state: Mutex<PlaceState>,
+}
+
+#[derive(Default)]
+struct PlaceState {
+    called: bool,
+    waker: Option<Waker>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Queue {
+    /// A place; `None`: there is none left. Who was called in vain gets the first.
+    pub fn enter(
+        self: &Arc<Self>,
+        settings: QueueSettings,
+        queued_ms: &mut u64,
+        now_ms: u64,
+    ) -> Option<Ticket> {
+        let place = Arc::new(Place::default());
+        let mut waiting = lock(&self.waiting);
+        let again = *queued_ms != 0;
+        if !again && waiting.len() >= settings.length {
+            return None;
+        }
+        if again {
+            waiting.push_front(place.clone());
+        } else {
+            *queued_ms = now_ms;
+            waiting.push_back(place.clone());
+        }
+        self.len.store(waiting.len(), SeqCst);
+        let (queue, ends_ms) = (self.clone(), *queued_ms + settings.timeout_ms);
+        Some(Ticket { queue, place, ends_ms, timer: Timer::new(), armed: false, heard: false })
+    }
+
+    /// Calls the first.
+    pub fn call_one(&self) {
+        if self.len.load(SeqCst) == 0 {
+            return;
+        }
+        let first = {
+            let mut waiting = lock(&self.waiting);
+            let first = waiting.pop_front();
+            self.len.store(waiting.len(), SeqCst);
+            first
+        };
+        if let Some(place) = first {
+            place.call();
+        }
+    }
+
+    /// Calls everybody: a server is back.
+    pub fn call_all(&self) {
+        let all = std::mem::take(&mut *lock(&self.waiting));
+        self.len.store(0, SeqCst);
+        all.iter().for_each(|place| place.call());
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.len.load(SeqCst)
+    }
+}
+
+impl Place {
+    fn call(&self) {
+        let waker = {
+            let mut state = lock(&self.state);
+            state.called = true;
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// A place in the queue; a future that ends when it is this request's turn, or too late.
+pub struct Ticket {
+    queue: Arc<Queue>,
+    place: Arc<Place>,
+    ends_ms: u64,
+    timer: Timer,
+    armed: bool,
+    /// It was this request's turn, and the request came.
+    heard: bool,
+}
+
+impl Future for Ticket {
+    type Output = Called;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Called> {
+        let mut state = lock(&self.place.state);
+        let called = state.called;
+        state.waker = Some(cx.waker().clone());
+        drop(state);
+        if called {
+            self.heard = true;
+            return Poll::Ready(Called::Again);
+        }
+        let now_ms = clock::now_ms();
+        if now_ms >= self.ends_ms {
+            return Poll::Ready(Called::TimedOut);
+        }
+        if !self.armed {
+            self.armed = true;
+            self.timer.arm(LOOK_MS.min(self.ends_ms - now_ms));
+        }
+        match self.timer.poll_expired(cx) {
+            Poll::Ready(()) if clock::now_ms() >= self.ends_ms => Poll::Ready(Called::TimedOut),
+            Poll::Ready(()) => Poll::Ready(Called::Again),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut waiting = lock(&self.queue.waiting);
+        match waiting.iter().position(|place| Arc::ptr_eq(place, &self.place)) {
+            Some(at) => {
+                waiting.remove(at);
+                self.queue.len.store(waiting.len(), SeqCst);
+            }
+            // Called, and nobody came: the next one's turn.
+            None if !self.heard => {
+                drop(waiting);
+                self.queue.call_one();
+            }
+            None => {}
+        }
+    }
+}
