@@ -24,7 +24,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use forebay_rt::{clock, listen::Addr, timer::Timer};
+use forebay_rt::{clock, listen::Addr, task, timer::Timer};
 
 use super::Peer;
 
@@ -238,9 +238,9 @@ impl<C: Idle> Pool<C> {
                 keeping.counts.closed += 1;
                 return;
             }
-            Watcher::None if tokio::runtime::Handle::try_current().is_ok() => {
+            Watcher::None => {
                 keeping.watcher = Watcher::Started;
-                tokio::task::spawn_local(watch(Arc::downgrade(&self.0), index));
+                task::spawn_local(watch(Arc::downgrade(&self.0), index));
             }
             _ => {}
         }
@@ -391,4 +391,211 @@ async fn watch<C: Idle>(pool: Weak<Inner<C>>, index: usize) {
         Poll::Pending
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use forebay_rt::task::block_on;
+
+    use super::*;
+    use crate::upstream::{Group, Weights};
+
+    /// A connection that the other end can close, and that says when we do.
+    #[derive(Clone, Default)]
+    struct Fake(Arc<FakeState>);
+
+    #[derive(Default)]
+    struct FakeState {
+        closed: AtomicBool,
+        dropped: AtomicBool,
+        waker: Mutex<Option<Waker>>,
+    }
+
+    struct Connection(Fake);
+
+    impl Fake {
+        fn close(&self) {
+            self.0.closed.store(true, Relaxed);
+            if let Some(waker) = self.0.waker.lock().unwrap().take() {
+                waker.wake();
+            }
+        }
+
+        fn is_open(&self) -> bool {
+            !self.0.dropped.load(Relaxed)
+        }
+    }
+
+    impl Idle for Connection {
+        fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+            *self.0.0.waker.lock().unwrap() = Some(cx.waker().clone());
+            if self.0.0.closed.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }
+        }
+    }
+
+    impl Drop for Connection {
+        fn drop(&mut self) {
+            self.0.0.dropped.store(true, Relaxed);
+        }
+    }
+
+    fn peer(port: u16) -> Arc<Peer> {
+        let group = Group::resolved("x", &[Addr::Tcp(([127, 0, 0, 1], port).into())]);
+        assert_eq!(group.peers()[0].weights, Weights::default());
+        group.peers()[0].clone()
+    }
+
+    fn settings(connections: usize) -> Settings {
+        Settings { connections, ..Settings::default() }
+    }
+
+    fn keep(pool: &Pool<Connection>, settings: &Settings, peer: &Peer, now_ms: u64) -> Fake {
+        let fake = Fake::default();
+        let kept = Kept::new(Connection(fake.clone()), 0, now_ms);
+        block_on(async { pool.keep(settings, peer, kept, now_ms) });
+        fake
+    }
+
+    fn keep_here(pool: &Pool<Connection>, settings: &Settings, peer: &Peer) -> Fake {
+        let (fake, now_ms) = (Fake::default(), clock::now_ms());
+        pool.keep(settings, peer, Kept::new(Connection(fake.clone()), 0, now_ms), now_ms);
+        fake
+    }
+
+    /// Which of the connections it is.
+    fn which(fakes: &[Fake], kept: &Kept<Connection>) -> Option<usize> {
+        fakes.iter().position(|fake| Arc::ptr_eq(&fake.0, &kept.connection.0.0))
+    }
+
+    #[test]
+    fn the_connection_that_was_used_last_is_taken_first() {
+        let (pool, settings) = (Pool::default(), settings(9));
+        let (one, two) = (peer(1), peer(2));
+        let fakes = [(&one, 1), (&two, 2), (&one, 3)].map(|(p, ms)| keep(&pool, &settings, p, ms));
+        let mut order = Vec::new();
+        while let Some(kept) = pool.take(&one, 0, 5) {
+            order.extend(which(&fakes, &kept));
+            assert!(!kept.stolen);
+        }
+        assert_eq!((order, pool.idle()), (vec![2, 0], 1));
+        assert!(pool.take(&two, 1, 5).is_none(), "of another kind");
+        let counts = pool.counts();
+        assert_eq!((counts.hits, counts.misses), (2, 2));
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_makes_room() {
+        let (pool, settings, peer) = (Pool::default(), settings(2), peer(1));
+        let fakes = [1, 2, 3].map(|ms| keep(&pool, &settings, &peer, ms));
+        assert_eq!(fakes.map(|fake| fake.is_open()), [false, true, true]);
+        assert_eq!((pool.idle(), pool.counts().evicted), (2, 1));
+    }
+
+    #[test]
+    fn connections_end_by_number_of_requests_by_age_and_by_idleness() {
+        let (pool, peer) = (Pool::default(), peer(1));
+        let settings = Settings { requests: 3, time_ms: 1000, timeout_ms: 100, ..settings(9) };
+        for (requests, made_ms, kept_ms, taken_ms, want) in [
+            (2, 0, 1000, 1099, true),
+            (3, 0, 0, 0, false),
+            (0, 0, 1001, 1001, false),
+            (0, 0, 0, 100, false),
+        ] {
+            let kept = Kept::new(Connection(Fake::default()), 0, made_ms);
+            let kept = Kept { requests, ..kept };
+            block_on(async { pool.keep(&settings, &peer, kept, kept_ms) });
+            assert_eq!(pool.take(&peer, 0, taken_ms).is_some(), want, "{requests} {kept_ms}");
+        }
+        assert_eq!((pool.idle(), pool.counts().expired), (0, 3));
+    }
+
+    #[test]
+    fn a_connection_that_was_closed_is_not_taken() {
+        let (pool, settings, peer) = (Pool::default(), settings(9), peer(1));
+        let fakes = [1, 2].map(|ms| keep(&pool, &settings, &peer, ms));
+        fakes[1].close();
+        let kept = pool.take(&peer, 0, 3).unwrap();
+        assert_eq!(which(&fakes, &kept), Some(0));
+        assert_eq!((fakes[1].is_open(), pool.counts().closed), (false, 1));
+    }
+
+    #[test]
+    fn the_bound_holds_over_all_threads() {
+        let (pool, settings, peer) = (Pool::default(), settings(4), peer(1));
+        let fakes: Vec<Fake> = std::thread::scope(|threads| {
+            let keep = |n: u64| {
+                let (pool, settings, peer) = (&pool, &settings, &peer);
+                move || [0, 1, 2].map(|ms| keep(pool, settings, peer, 10 * n + ms))
+            };
+            let running: Vec<_> = (0..4).map(|n| threads.spawn(keep(n))).collect();
+            running.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(pool.idle(), 4);
+        assert_eq!(fakes.iter().filter(|fake| fake.is_open()).count(), 4);
+    }
+
+    #[test]
+    fn a_thread_without_connections_takes_another_s() {
+        let (pool, settings, peer) = (Pool::default(), settings(4), peer(1));
+        std::thread::scope(|threads| {
+            threads.spawn(|| keep(&pool, &settings, &peer, 1)).join().unwrap();
+        });
+        let kept = pool.take(&peer, 0, 2).unwrap();
+        assert!(kept.stolen && kept.connection.0.is_open());
+        block_on(async { pool.keep(&settings, &peer, kept, 3) });
+        assert!(!pool.take(&peer, 0, 4).unwrap().stolen, "it is this thread's now");
+        assert_eq!((pool.counts().stolen, pool.counts().hits), (1, 1));
+    }
+
+    #[test]
+    fn a_server_that_is_gone_is_forgotten() {
+        let (pool, settings) = (Pool::default(), settings(9));
+        let (one, two) = (peer(1), peer(2));
+        let fakes = [(&one, 1), (&two, 2)].map(|(p, ms)| keep(&pool, &settings, p, ms));
+        pool.forget(&one.addr);
+        assert_eq!(fakes.map(|fake| fake.is_open()), [false, true]);
+    }
+
+    async fn until(done: impl Fn() -> bool) {
+        while !done() {
+            task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn what_the_other_end_closes_leaves_at_once() {
+        block_on(async {
+            let (pool, settings, peer) = (Pool::default(), settings(9), peer(1));
+            let fakes = [0, 0].map(|_| keep_here(&pool, &settings, &peer));
+            task::yield_now().await;
+            fakes[0].close();
+            until(|| !fakes[0].is_open()).await;
+            assert!(fakes[1].is_open());
+            // One that comes when the watcher waits is watched too, and one that is closed already is
+            // not kept.
+            let late = keep_here(&pool, &settings, &peer);
+            late.close();
+            until(|| !late.is_open()).await;
+            let (gone, now_ms) = (Fake::default(), clock::now_ms());
+            gone.close();
+            pool.keep(&settings, &peer, Kept::new(Connection(gone.clone()), 0, now_ms), now_ms);
+            assert!(!gone.is_open());
+            assert_eq!((pool.idle(), pool.counts().closed), (1, 3));
+        });
+    }
+
+    #[test]
+    fn what_is_idle_too_long_leaves() {
+        block_on(async {
+            let (pool, peer) = (Pool::default(), peer(1));
+            let settings = Settings { timeout_ms: 20, ..settings(9) };
+            for _ in 0..2 {
+                let fake = keep_here(&pool, &settings, &peer);
+                until(|| !fake.is_open()).await;
+            }
+            assert_eq!((pool.idle(), pool.counts().expired), (0, 2));
+        });
+    }
 }
