@@ -155,6 +155,10 @@ impl Party for Observed {
         step
     }
 
+    fn has_output(&self) -> bool {
+        self.connection.has_output()
+    }
+
     fn into_state(self, bytes: usize) -> Result<Box<crate::stream::State>, rustls::Error> {
         self.connection.into_state(bytes)
     }

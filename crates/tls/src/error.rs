@@ -26,7 +26,6 @@ impl fmt::Display for Failure {
 }
 
 /// Why [`crate::accept`] gave no stream.
-#[derive(Debug)]
 pub enum AcceptError<T> {
     /// What came is not TLS: the bytes that were read, and the connection. nginx answers 400 on it
     /// (497 for `error_page`).
@@ -40,6 +39,18 @@ pub enum AcceptError<T> {
     Rejected,
     /// It failed.
     Failed(Failure),
+}
+
+impl<T> fmt::Debug for AcceptError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AcceptError::PlainText(bytes, _) => write!(f, "PlainText({} bytes)", bytes.len()),
+            AcceptError::Silent => f.write_str("Silent"),
+            AcceptError::Closed(error) => write!(f, "Closed({error:?})"),
+            AcceptError::Rejected => f.write_str("Rejected"),
+            AcceptError::Failed(failure) => write!(f, "Failed({failure})"),
+        }
+    }
 }
 
 /// Why [`crate::connect`] gave no stream.

@@ -56,6 +56,9 @@ pub(crate) trait Party {
     /// Works on the input, once: how much of it is done with, and where that leads.
     fn step(&mut self, exchange: &mut Exchange) -> Result<Step, Error>;
 
+    /// Whether something is to be sent that no step has given yet.
+    fn has_output(&self) -> bool;
+
     /// The records' keys, and what of rustls goes on.
     fn into_state(self, record_bytes: usize) -> Result<Box<State>, Error>;
 }
@@ -91,6 +94,10 @@ macro_rules! party {
                 };
                 input.drain(..discard);
                 step
+            }
+
+            fn has_output(&self) -> bool {
+                self.wants_write()
             }
 
             fn into_state(self, record_bytes: usize) -> Result<Box<State>, Error> {
@@ -178,9 +185,7 @@ pub(crate) async fn run<T: Transport>(
             }
             Err(error) => {
                 // The alert that says why.
-                for _ in 0..4 {
-                    let _ = party.step(exchange);
-                }
+                while party.has_output() && party.step(exchange).is_ok() {}
                 let _ = flush(io, &mut exchange.output).await;
                 return Err(Trouble::Failed(error));
             }

@@ -75,6 +75,7 @@ pub struct ClientHello<'a> {
     ciphers: &'a [u8],
     groups: &'a [u8],
     signature_schemes: &'a [u8],
+    versions: &'a [u8],
 }
 
 impl<'a> ClientHello<'a> {
@@ -100,6 +101,7 @@ impl<'a> ClientHello<'a> {
                 10 => self.groups = content.vec16()?,
                 13 => self.signature_schemes = content.vec16()?,
                 16 => self.alpn = content.vec16()?,
+                43 => self.versions = content.vec8()?,
                 _ => {}
             }
         }
@@ -115,6 +117,11 @@ impl<'a> ClientHello<'a> {
     pub fn alpn(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut list = Reader(self.alpn);
         std::iter::from_fn(move || list.vec8())
+    }
+
+    /// Whether TLS 1.3 is among the versions that the client speaks (RFC 8446 §4.2.1).
+    pub(crate) fn offers_tls13(&self) -> bool {
+        pairs(self.versions).any(|version| version == 0x0304)
     }
 
     /// The cipher suites offered, as their numbers, in the client's order.

@@ -12,7 +12,8 @@ use std::{
 use aws_lc_rs::digest;
 use forebay_rt::{pool, transport::Transport};
 use rustls::{
-    CommonState, HandshakeKind, ProtocolVersion, SignatureScheme,
+    CommonState, HandshakeKind, ProtocolVersion, SignatureAlgorithm, SignatureScheme,
+    SupportedCipherSuite, Tls12CipherSuite,
     crypto::{CryptoProvider, aws_lc_rs::default_provider},
     server::{
         ClientHello as RustlsHello, NoServerSessionStorage, ResolvesServerCert,
@@ -45,6 +46,7 @@ pub struct ServerConfig {
     verifier: Option<Arc<Verifier>>,
     buffer_bytes: usize,
     keep_hello: bool,
+    tls13: bool,
 }
 
 /// What becomes of a client, by what it says.
@@ -72,12 +74,13 @@ impl ServerConfig {
             None => WebPkiClientVerifier::no_client_auth(),
             Some(auth) => Arc::new(AnyClient::new(&provider, &auth.names)?),
         };
+        let certificates = Certificates::new(&settings.certificates, &provider);
         let builder = rustls::ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&settings.protocols.versions())
             .map_err(|error| format!("ssl_protocols and ssl_ciphers leave nothing: {error}"))?;
         let mut config = builder
             .with_client_cert_verifier(client_verifier)
-            .with_cert_resolver(Arc::new(Certificates::new(&settings.certificates)));
+            .with_cert_resolver(Arc::new(certificates));
         config.ignore_client_order = settings.prefer_server_ciphers;
         config.alpn_protocols = settings.alpn.clone();
         config.enable_secret_extraction = true;
@@ -90,18 +93,21 @@ impl ServerConfig {
             verifier,
             buffer_bytes: settings.buffer_bytes,
             keep_hello: settings.keep_hello,
+            tls13: settings.protocols.tls13,
         }))
     }
 
     /// The same with other certificates: those whose files have variables in their names.
     pub fn with_certificates(&self, certificates: &[KeyPair]) -> Arc<ServerConfig> {
         let mut config = (*self.rustls).clone();
-        config.cert_resolver = Arc::new(Certificates::new(certificates));
+        let certificates = Certificates::new(certificates, config.crypto_provider());
+        config.cert_resolver = Arc::new(certificates);
         Arc::new(ServerConfig {
             rustls: Arc::new(config),
             verifier: self.verifier.clone(),
             buffer_bytes: self.buffer_bytes,
             keep_hello: self.keep_hello,
+            tls13: self.tls13,
         })
     }
 }
@@ -148,15 +154,48 @@ fn context(settings: &ServerSettings) -> [u8; 32] {
 thread_local! {
     /// How the handshake that this thread works on was signed: rustls tells nobody.
     static SIGNED: Cell<Option<SignatureScheme>> = const { Cell::new(None) };
+    /// Whether that handshake is one of TLS 1.2: so does a resolver not learn it.
+    static TLS12: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The certificates of a server, of which a client gets the one that it can use.
 #[derive(Debug)]
-struct Certificates(Vec<Arc<CertifiedKey>>);
+struct Certificates {
+    pairs: Vec<Arc<CertifiedKey>>,
+    /// The suites of TLS 1.2 that we speak, of which each is for one kind of key.
+    suites: Vec<&'static Tls12CipherSuite>,
+}
 
 impl Certificates {
-    fn new(pairs: &[KeyPair]) -> Certificates {
-        Certificates(pairs.iter().map(|pair| pair.0.clone()).collect())
+    fn new(pairs: &[KeyPair], provider: &CryptoProvider) -> Certificates {
+        let suites = provider.cipher_suites.iter().filter_map(|suite| match suite {
+            SupportedCipherSuite::Tls12(suite) => Some(*suite),
+            SupportedCipherSuite::Tls13(_) => None,
+        });
+        let pairs = pairs.iter().map(|pair| pair.0.clone()).collect();
+        Certificates { pairs, suites: suites.collect() }
+    }
+
+    /// Whether the client has a suite of TLS 1.2 for such a key.
+    fn has_suite(&self, pair: &CertifiedKey, hello: &RustlsHello<'_>) -> bool {
+        let kind = pair.key.algorithm();
+        self.suites.iter().any(|suite| {
+            suite.sign.iter().any(|scheme| algorithm(*scheme) == kind)
+                && hello.cipher_suites().contains(&suite.common.suite)
+        })
+    }
+}
+
+/// Which kind of key signs so.
+fn algorithm(scheme: SignatureScheme) -> SignatureAlgorithm {
+    match scheme {
+        SignatureScheme::ECDSA_NISTP256_SHA256
+        | SignatureScheme::ECDSA_NISTP384_SHA384
+        | SignatureScheme::ECDSA_NISTP521_SHA512
+        | SignatureScheme::ECDSA_SHA1_Legacy => SignatureAlgorithm::ECDSA,
+        SignatureScheme::ED25519 => SignatureAlgorithm::ED25519,
+        SignatureScheme::ED448 => SignatureAlgorithm::ED448,
+        _ => SignatureAlgorithm::RSA,
     }
 }
 
@@ -164,9 +203,13 @@ impl ResolvesServerCert for Certificates {
     /// In the client's order of preference, as OpenSSL does (`tls_choose_sigalg`).
     fn resolve(&self, hello: RustlsHello<'_>) -> Option<Arc<CertifiedKey>> {
         let offered = hello.signature_schemes();
+        let tls12 = TLS12.get();
         let found = offered.iter().find_map(|scheme| {
-            let usable = |pair: &&Arc<CertifiedKey>| pair.key.choose_scheme(&[*scheme]).is_some();
-            self.0.iter().find(usable)
+            let usable = |pair: &&Arc<CertifiedKey>| {
+                pair.key.choose_scheme(&[*scheme]).is_some()
+                    && (!tls12 || self.has_suite(pair, &hello))
+            };
+            self.pairs.iter().find(usable)
         })?;
         SIGNED.set(found.key.choose_scheme(offered).map(|signer| signer.scheme()));
         Some(found.clone())
@@ -209,7 +252,8 @@ pub async fn accept<T: Transport>(
             return Err(AcceptError::Failed(Failure::internal(text)));
         }
     };
-    let result = shake(&mut io, &config, &mut exchange).await;
+    let tls12 = !(config.tls13 && hello.offers_tls13());
+    let result = shake(&mut io, &config, &mut exchange, tls12).await;
     pool::recycle(std::mem::take(&mut exchange.input));
     let (state, mut session) = result.map_err(AcceptError::from)?;
     session.server_name = hello.server_name().map(Box::from);
@@ -223,9 +267,10 @@ async fn shake<T: Transport>(
     io: &mut T,
     config: &ServerConfig,
     exchange: &mut Exchange,
+    tls12: bool,
 ) -> Result<(Box<State>, Session), Trouble> {
     let connection = UnbufferedServerConnection::new(config.rustls.clone());
-    let mut party = Observed::new(connection.map_err(Trouble::Failed)?);
+    let mut party = Observed::new(connection.map_err(Trouble::Failed)?, tls12);
     handshake::run(io, &mut party, exchange).await?;
     let session = session(&party, config, exchange.early);
     if session.version == Some(ProtocolVersion::TLSv1_2) {
@@ -242,6 +287,7 @@ async fn shake<T: Transport>(
 /// A connection with what rustls lets be seen only while it happens.
 struct Observed {
     connection: UnbufferedServerConnection,
+    tls12: bool,
     signature: Option<SignatureScheme>,
     peer_signature: Option<SignatureScheme>,
     /// The session identifier of our ServerHello.
@@ -249,13 +295,14 @@ struct Observed {
 }
 
 impl Observed {
-    fn new(connection: UnbufferedServerConnection) -> Observed {
-        Observed { connection, signature: None, peer_signature: None, id: None }
+    fn new(connection: UnbufferedServerConnection, tls12: bool) -> Observed {
+        Observed { connection, tls12, signature: None, peer_signature: None, id: None }
     }
 }
 
 impl Party for Observed {
     fn step(&mut self, exchange: &mut Exchange) -> Result<handshake::Step, rustls::Error> {
+        TLS12.set(self.tls12);
         SIGNED.set(None);
         PROVED.set(None);
         let step = self.connection.step(exchange);
@@ -265,6 +312,10 @@ impl Party for Observed {
             self.id = server_hello_id(&exchange.output);
         }
         step
+    }
+
+    fn has_output(&self) -> bool {
+        self.connection.has_output()
     }
 
     fn into_state(self, record_bytes: usize) -> Result<Box<State>, rustls::Error> {

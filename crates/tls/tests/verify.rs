@@ -1,0 +1,206 @@
+//! Certificates of clients and upstreams: what verifies, and what OpenSSL's words are for the rest.
+
+mod common;
+
+use common::*;
+use forebay_testkit::certs::{Authority, Issued, Key, Leaf};
+use forebay_tls::*;
+
+struct Case<'a> {
+    name: &'a str,
+    trust: Trust,
+    chain: Option<Issued>,
+    want: &'a str,
+}
+
+fn with_chain(issued: &Issued, chain: &[&Authority]) -> Issued {
+    let mut certificate = issued.certificate.clone();
+    chain.iter().for_each(|authority| certificate.push_str(authority.pem()));
+    Issued { certificate, key: issued.key.clone() }
+}
+
+#[test]
+fn client_certificates_are_judged_as_openssl_judges_them() {
+    let root = Authority::root("Client Root");
+    let below = root.intermediate("Client Below");
+    let deepest = below.intermediate("Client Deepest");
+    let stranger = Authority::root("Stranger");
+    let leaf = Leaf { name: "me", client: true, serial: 66, ..Leaf::default() };
+    let good = root.issue(leaf);
+    let deep = below.issue(leaf);
+    let deeper = deepest.issue(leaf);
+    let crl = |authority: &Authority, revoked: &[u64]| {
+        crls_from_pem(authority.crl(revoked).as_bytes()).unwrap()
+    };
+    let listed = Trust { crls: crl(&root, &[1]), ..trust(&[&root]) };
+    let revoked = Trust { crls: crl(&root, &[66]), ..trust(&[&root]) };
+    let unlisted = Trust { crls: crl(&stranger, &[1]), ..trust(&[&root]) };
+    let shallow = Trust { depth: 0, ..trust(&[&root]) };
+    let case =
+        |name, trust, chain: &Issued, want| Case { name, trust, chain: Some(chain.clone()), want };
+    let cases = [
+        Case { name: "none", trust: trust(&[&root]), chain: None, want: "NONE" },
+        case("good", trust(&[&root]), &good, "SUCCESS"),
+        case("chain", trust(&[&root]), &with_chain(&deep, &[&below]), "SUCCESS"),
+        case("known between", trust(&[&root, &below]), &deep, "SUCCESS"),
+        case(
+            "between missing",
+            trust(&[&root]),
+            &deep,
+            "FAILED:unable to verify the first certificate",
+        ),
+        case("root missing", trust(&[&below]), &deep, "FAILED:unable to get issuer certificate"),
+        case(
+            "root unknown",
+            trust(&[&stranger]),
+            &with_chain(&deep, &[&below]),
+            "FAILED:unable to get local issuer certificate",
+        ),
+        case(
+            "root sent",
+            trust(&[&stranger]),
+            &with_chain(&good, &[&root]),
+            "FAILED:self-signed certificate in certificate chain",
+        ),
+        case(
+            "depth 1",
+            trust(&[&root]),
+            &with_chain(&deeper, &[&deepest, &below]),
+            "FAILED:certificate chain too long",
+        ),
+        case(
+            "depth 0",
+            shallow,
+            &with_chain(&deep, &[&below]),
+            "FAILED:certificate chain too long",
+        ),
+        case(
+            "expired",
+            trust(&[&root]),
+            &root.issue(Leaf { expired: true, ..leaf }),
+            "FAILED:certificate has expired",
+        ),
+        case(
+            "a server's",
+            trust(&[&root]),
+            &root.issue(Leaf { client: false, ..leaf }),
+            "FAILED:unsuitable certificate purpose",
+        ),
+        case("listed", listed, &good, "SUCCESS"),
+        case("revoked", revoked, &good, "FAILED:certificate revoked"),
+        case("no list", unlisted, &good, "FAILED:unable to get certificate CRL"),
+    ];
+    let (base, _) = settings(Key::P256);
+    for Case { name, trust, chain, want } in cases {
+        let names = trust.certificates.clone();
+        let client_auth = Some(ClientAuth { trust, names });
+        let server = ServerConfig::new(&ServerSettings { client_auth, ..base.clone() }).unwrap();
+        for tls13 in [false, true] {
+            // Without SNI: nothing depends on it.
+            let client = ClientConfig::new(&ClientSettings {
+                certificate: chain.as_ref().map(key_pair),
+                protocols: Protocols { tls12: !tls13, tls13 },
+                ..ClientSettings::default()
+            });
+            run(async {
+                let accepted = shake(&server, &client.unwrap()).await.0;
+                let session = accepted.unwrap().1;
+                // A client that knows none of the named authorities sends nothing at all.
+                let sent = !session.peer_certificates().is_empty();
+                if sent || chain.is_none() {
+                    assert_eq!(session.verdict().to_string(), want, "{name}");
+                    assert_eq!(session.peer_signature_algorithm().is_some(), sent);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn upstream_certificates_are_held_against_their_name_and_root() {
+    let (settings, root) = settings(Key::P256);
+    let other = Authority::root("Other");
+    let wildcard = root.issue(Leaf { name: "x", hosts: &["*.example.com"], ..Leaf::default() });
+    let common = root.issue(Leaf { name: "www.example.org", hosts: &[], ..Leaf::default() });
+    let cases: [(Option<Issued>, &Authority, &str, Option<&str>); 8] = [
+        (None, &root, "localhost", None),
+        (None, &root, "LOCALHOST", None),
+        (None, &root, "elsewhere", Some("upstream SSL certificate does not match \"elsewhere\"")),
+        (
+            None,
+            &other,
+            "localhost",
+            Some(
+                "upstream SSL certificate verify error: (21:unable to verify the first certificate)",
+            ),
+        ),
+        (Some(wildcard.clone()), &root, "a.example.com", None),
+        (
+            Some(wildcard.clone()),
+            &root,
+            "a.b.example.com",
+            Some("upstream SSL certificate does not match \"a.b.example.com\""),
+        ),
+        (Some(wildcard), &root, "x", Some("upstream SSL certificate does not match \"x\"")),
+        (Some(common), &root, "www.example.org", None),
+    ];
+    for (issued, authority, name, want) in cases {
+        let mut settings = settings.clone();
+        if let Some(issued) = issued {
+            settings.certificates = vec![key_pair(&issued)];
+        }
+        let server = ServerConfig::new(&settings).unwrap();
+        let verify = Some(trust(&[authority]));
+        let client = ClientConfig::new(&ClientSettings { verify, ..ClientSettings::default() });
+        let client = client.unwrap();
+        run(async {
+            let (ours, theirs) = pair();
+            let connected =
+                tokio::join!(accept(ours, Vec::new(), |_| Choice::Serve(server.clone())), async {
+                    let (mut stream, session) = connect(theirs, &client, name).await?;
+                    write(&mut stream, b"x").await.unwrap();
+                    Ok::<_, ConnectError>(session)
+                },);
+            let found = match connected.1 {
+                Ok(_) => None,
+                Err(ConnectError::Certificate(text)) => Some(text),
+                Err(error) => panic!("{name}: {error:?}"),
+            };
+            assert_eq!(found.as_deref(), want, "{name}");
+        });
+    }
+}
+
+#[test]
+fn a_certificate_that_is_trusted_itself_verifies() {
+    // openssl req -x509, as many upstreams have it: an authority that serves.
+    let own = rcgen_self_signed();
+    let settings = ServerSettings { certificates: vec![key_pair(&own)], ..Default::default() };
+    let server = ServerConfig::new(&settings).unwrap();
+    let certificates = certificates_from_pem(own.certificate.as_bytes()).unwrap();
+    for (certificates, want) in [
+        (certificates, None),
+        (trust(&[&Authority::root("Other")]).certificates, Some("(18:self-signed certificate)")),
+    ] {
+        let verify = Some(Trust { certificates, crls: Vec::new(), depth: 1 });
+        let client = ClientConfig::new(&ClientSettings { verify, ..Default::default() }).unwrap();
+        run(async {
+            let (_, connected) = shake(&server, &client).await;
+            match (connected, want) {
+                (Ok(_), None) => {}
+                (Err(ConnectError::Certificate(text)), Some(want)) => {
+                    assert!(text.contains(want), "{text}");
+                }
+                (_, want) => panic!("not {want:?}"),
+            }
+        });
+    }
+}
+
+fn rcgen_self_signed() -> Issued {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap();
+    Issued { certificate: certificate.pem(), key: key.serialize_pem() }
+}
