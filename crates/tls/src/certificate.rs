@@ -40,7 +40,13 @@ impl Chain {
         Ok(Chain(certificates))
     }
 
-    /// What is doubtful about it, each as a sentence: expired, not valid yet, in the wrong order.
+    /// Says so if the certificates are all there, but not in the order from the server's own to the
+    /// root (RFC 8446 §4.4.2): clients fail on it, one sooner, one later.
+    pub fn misordered(&self) -> Option<String> {
+        x509::misordered(&self.0)
+    }
+
+    /// What is doubtful about it, each as a sentence: expired, not valid yet, with a stranger in it.
     /// `now_s`: seconds since 1970.
     pub fn warnings(&self, now_s: i64) -> Vec<String> {
         x509::chain_warnings(&self.0, now_s)
@@ -163,5 +169,52 @@ impl KeyPair {
     /// The certificates, the server's own first, in DER.
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
         &self.0.cert
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_testkit::certs::{Authority, Leaf};
+
+    #[test]
+    fn chains_are_told_to_be_out_of_order_or_out_of_date() {
+        let root = Authority::root("Root");
+        let below = root.intermediate("Below");
+        let leaf = below.issue(Leaf::default()).certificate;
+        let stranger = Authority::root("Stranger");
+        let chain = |pems: &[&str]| Chain::from_pem(pems.concat().as_bytes()).unwrap();
+        // 2026.
+        let now_s = 1_780_000_000;
+        let good = chain(&[&leaf, below.pem(), root.pem()]);
+        assert_eq!((good.misordered(), good.warnings(now_s)), (None, Vec::new()));
+        let wrong = chain(&[&leaf, root.pem(), below.pem()]);
+        let text = wrong.misordered().unwrap();
+        assert!(text.starts_with("the chain is in the wrong order: \"CN=localhost"), "{text}");
+        let wrong = chain(&[below.pem(), &leaf]);
+        assert!(wrong.misordered().is_some());
+        let odd = chain(&[&leaf, below.pem(), stranger.pem()]);
+        assert_eq!(odd.misordered(), None);
+        assert!(odd.warnings(now_s)[0].contains("did not issue"));
+        assert!(good.warnings(0)[0].contains("is not valid before Jan  2 00:00:00 2020 GMT"));
+        assert!(good.warnings(4_000_000_000)[0].contains("expired on Jan  2 00:00:00 2049 GMT"));
+    }
+
+    #[test]
+    fn broken_files_are_refused_in_openssls_words() {
+        let certificate = Authority::root("Root").pem().to_owned();
+        let cut = certificate.replace("-----END CERTIFICATE-----", "");
+        let garbled = certificate.replacen("M", "!", 1);
+        let no_der = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        for (text, want) in [
+            ("", "no start line"),
+            (&cut, "bad end line"),
+            (&garbled, "bad base64 decode"),
+            (no_der, "asn1 encoding routines"),
+        ] {
+            let error = Chain::from_pem(text.as_bytes()).unwrap_err();
+            assert!(error.contains(want), "{error}");
+        }
+        assert!(crls_from_pem(certificate.as_bytes()).unwrap_err().contains("X509 CRL"));
     }
 }

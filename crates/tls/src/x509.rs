@@ -204,7 +204,8 @@ fn rfc2253(name: &X509Name<'_>) -> String {
     let sets: Vec<_> = name.iter().collect();
     let mut out = String::new();
     for set in sets.iter().rev() {
-        for (index, attribute) in set.iter().enumerate() {
+        let attributes: Vec<_> = set.iter().collect();
+        for (index, attribute) in attributes.iter().rev().enumerate() {
             match (index, out.is_empty()) {
                 (_, true) => {}
                 (0, _) => out.push(','),
@@ -277,19 +278,22 @@ fn escape(out: &mut String, text: &str) {
 /// `X509_NAME_oneline`.
 fn oneline(name: &X509Name<'_>) -> String {
     let mut out = String::new();
-    for attribute in name.iter_attributes() {
-        out.push('/');
-        match short_name(attribute.attr_type()) {
-            Some(name) => out.push_str(name),
-            None => out.push_str(&attribute.attr_type().to_id_string()),
-        }
-        out.push('=');
-        for byte in attribute.attr_value().data {
-            match byte {
-                b' '..=b'~' => out.push(char::from(*byte)),
-                _ => {
-                    out.push_str("\\x");
-                    push_hex(&mut out, &[*byte], b"0123456789ABCDEF");
+    for set in name.iter() {
+        for (index, attribute) in set.iter().enumerate() {
+            out.push(if index == 0 { '/' } else { '+' });
+            match short_name(attribute.attr_type()) {
+                Some(name) => out.push_str(name),
+                None => out.push_str(&attribute.attr_type().to_id_string()),
+            }
+            out.push('=');
+            for byte in attribute.attr_value().data {
+                match byte {
+                    b'/' | b'+' => out.extend(['\\', char::from(*byte)]),
+                    b' '..=b'~' => out.push(char::from(*byte)),
+                    _ => {
+                        out.push_str("\\x");
+                        push_hex(&mut out, &[*byte], b"0123456789ABCDEF");
+                    }
                 }
             }
         }
@@ -318,17 +322,38 @@ pub(crate) fn chain_warnings(chain: &[CertificateDer<'_>], now_s: i64) -> Vec<St
             found.push(format!("the certificate \"{name}\" is not valid before {start}"));
         }
     }
-    for pair in read.windows(2) {
-        let (lower, upper) = (&pair[0], &pair[1]);
-        if lower.parsed.issuer().as_raw() != upper.parsed.subject().as_raw() {
-            found.push(format!(
-                "the chain is in the wrong order or has a certificate too many: \"{}\" was issued \
-                 by \"{}\", but \"{}\" follows",
+    for pair in read.windows(2).filter(|pair| !issued(&pair[0], &pair[1])) {
+        found.push(format!(
+            "the certificate \"{}\" in the chain did not issue the one before it, \"{}\"",
+            pair[1].subject(),
+            pair[0].subject()
+        ));
+    }
+    found
+}
+
+/// Says so if a chain is in the wrong order: what would have to follow a certificate is there, but
+/// elsewhere.
+pub(crate) fn misordered(chain: &[CertificateDer<'_>]) -> Option<String> {
+    let read: Vec<_> = chain.iter().filter_map(|der| Certificate::parse(der)).collect();
+    for (at, lower) in read.iter().enumerate().filter(|(_, lower)| !issued(lower, lower)) {
+        let next = read.get(at + 1);
+        if next.is_some_and(|next| issued(lower, next)) {
+            continue;
+        }
+        if let Some(issuer) = read.iter().find(|one| issued(lower, one)) {
+            return Some(format!(
+                "the chain is in the wrong order: \"{}\" must be followed by \"{}\", which \
+                 issued it",
                 lower.subject(),
-                lower.issuer(),
-                upper.subject()
+                issuer.subject()
             ));
         }
     }
-    found
+    None
+}
+
+/// By their names.
+fn issued(lower: &Certificate<'_>, upper: &Certificate<'_>) -> bool {
+    lower.parsed.issuer().as_raw() == upper.parsed.subject().as_raw()
 }

@@ -86,9 +86,9 @@ fn tickets_of_one_key_file_open_with_it_in_any_place() {
     let (old, new, other) = (vec![1; 48], vec![2; 80], vec![3; 48]);
     let client = client(true);
     run(async {
-        resumed(&with(&[old.clone()]), &client).await;
+        resumed(&with(std::slice::from_ref(&old)), &client).await;
         assert!(resumed(&with(&[new.clone(), old.clone()]), &client).await);
-        assert!(resumed(&with(&[new.clone()]), &client).await);
+        assert!(resumed(&with(std::slice::from_ref(&new)), &client).await);
         assert!(!resumed(&with(&[other]), &client).await);
     });
     assert_eq!(TicketKeys::from_files(&[old, vec![0; 47]]).unwrap_err().0, 1);

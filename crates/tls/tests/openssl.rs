@@ -1,0 +1,204 @@
+//! Keys and certificates made by the `openssl` program, and what it says of them. Skipped where it is
+//! not installed, but never in CI.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use forebay_tls::*;
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let path = std::env::temp_dir().join(format!("forebay-tls-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Dir(path)
+    }
+
+    fn read(&self, file: &str) -> Vec<u8> {
+        fs::read(self.0.join(file)).unwrap()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What it prints; `None`: it is not installed.
+fn openssl(dir: &Path, args: &[&str]) -> Option<String> {
+    let output = match Command::new("openssl").args(args).current_dir(dir).output() {
+        Ok(output) => output,
+        Err(_) => {
+            assert!(std::env::var_os("CI").is_none(), "openssl is not installed");
+            eprintln!("skipped: openssl is not installed");
+            return None;
+        }
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "openssl {args:?}: {errors}");
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn keys_are_read_however_they_are_encrypted() {
+    let dir = Dir::new("keys");
+    let secret = "pass:sesame";
+    let rsa =
+        ["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", "rsa.key"];
+    if openssl(&dir.0, &rsa).is_none() {
+        return;
+    }
+    openssl(&dir.0, &["ecparam", "-name", "prime256v1", "-genkey", "-out", "ec.key"]);
+    openssl(&dir.0, &["genpkey", "-algorithm", "ED25519", "-out", "ed.key"]);
+    let mut files = vec!["rsa.key".to_owned(), "ec.key".to_owned(), "ed.key".to_owned()];
+    for (kind, source) in [("rsa", "rsa.key"), ("ec", "ec.key")] {
+        for cipher in ["-aes128", "-aes192", "-aes256", "-des3"] {
+            let old = format!("{kind}{cipher}-old.key");
+            let mut args = vec![kind, "-in", source, cipher, "-passout", secret, "-out", &old];
+            if kind == "rsa" {
+                args.push("-traditional");
+            }
+            openssl(&dir.0, &args);
+            assert!(String::from_utf8(dir.read(&old)).unwrap().contains("4,ENCRYPTED"));
+            files.push(old);
+        }
+    }
+    for (name, options) in [
+        ("aes256", &["-v2", "aes-256-cbc"][..]),
+        ("des3", &["-v2", "des3"]),
+        ("sha512", &["-v2", "aes-128-cbc", "-v2prf", "hmacWithSHA512"]),
+        ("scrypt", &["-scrypt", "-scrypt_N", "1024"]),
+    ] {
+        let file = format!("pkcs8-{name}.key");
+        let mut args = vec!["pkcs8", "-topk8", "-in", "ec.key", "-passout", secret, "-out", &file];
+        args.extend(options);
+        openssl(&dir.0, &args);
+        files.push(file);
+    }
+    let passwords = [b"wrong".to_vec(), b"sesame".to_vec()];
+    for file in &files {
+        let text = dir.read(file);
+        let read = PrivateKey::from_pem(&text, &passwords);
+        assert!(read.is_ok(), "{file}: {read:?}");
+        if String::from_utf8_lossy(&text).contains("ENCRYPTED") {
+            let error = PrivateKey::from_pem(&text, &passwords[..1]).unwrap_err();
+            assert!(error.contains("bad decrypt"), "{file}: {error}");
+            let error = PrivateKey::from_pem(&text, &[]).unwrap_err();
+            assert!(error.contains("interrupted or cancelled"), "{file}: {error}");
+        }
+    }
+}
+
+#[test]
+fn what_a_certificate_says_reads_as_openssl_prints_it() {
+    let dir = Dir::new("names");
+    let subjects = [
+        "/C=DE/ST=Some-State/O=Internet Widgits Pty Ltd/OU=a, b + c/CN=www.example.com",
+        "/C=US/O=#leading hash/CN= spaces /emailAddress=me@example.com",
+        "/CN=\u{fc}n\u{ef}c\u{f6}d\u{e9} \u{20ac}/O=back\\\\slash \"quoted\" <a;b>",
+        "/DC=org/DC=example/UID=jdoe/SN=Doe/GN=Jane/title=Dr/serialNumber=12",
+        "/CN=multi+OU=valued/O=x",
+        "/1.2.3.4.5=odd/CN=x",
+        "/O=tab\tand\u{7f}del and \\/slash and \\+plus/CN=y",
+        "/jurisdictionC=DE/businessCategory=Private Organization/organizationIdentifier=V-1/CN=ev",
+    ];
+    for (index, subject) in subjects.iter().enumerate() {
+        let serial = ["0x1234567890abcdef00", "0", "255", "-5", "127", "128", "1", "2"][index];
+        let args = [
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            "k.key",
+            "-out",
+            "c.pem",
+            "-days",
+            "30",
+            "-utf8",
+            "-multivalue-rdn",
+            "-set_serial",
+            serial,
+            "-subj",
+            subject,
+        ];
+        if openssl(&dir.0, &args).is_none() {
+            return;
+        }
+        let ask = |options: &[&str]| {
+            let args = [&["x509", "-noout", "-in", "c.pem"], options].concat();
+            let text = openssl(&dir.0, &args).unwrap();
+            text.trim_end_matches('\n').split_once('=').unwrap().1.to_owned()
+        };
+        let der = certificates_from_pem(&dir.read("c.pem")).unwrap();
+        let certificate = Certificate::parse(&der[0]).unwrap();
+        let rfc2253 = ask(&["-subject", "-nameopt", "RFC2253"]);
+        assert_eq!(certificate.subject(), rfc2253);
+        assert_eq!(certificate.issuer(), ask(&["-issuer", "-nameopt", "RFC2253"]));
+        assert_eq!(certificate.subject_legacy(), ask(&["-subject", "-nameopt", "compat"]));
+        assert_eq!(certificate.serial(), ask(&["-serial"]));
+        assert_eq!(certificate.start(), ask(&["-startdate"]));
+        assert_eq!(certificate.end(), ask(&["-enddate"]));
+        let fingerprint = ask(&["-fingerprint", "-sha1"]).replace(':', "").to_lowercase();
+        assert_eq!(certificate.fingerprint(), fingerprint);
+        let pem = String::from_utf8(dir.read("c.pem")).unwrap();
+        assert_eq!(certificate.pem(), pem);
+        let end = certificate.end_s();
+        assert_eq!(certificate.remain_days(end - 86_400 * 3 - 5), 3);
+        assert_eq!(certificate.remain_days(end + 1), 0);
+    }
+}
+
+#[test]
+fn keys_and_certificates_that_do_not_fit_are_refused() {
+    let dir = Dir::new("mismatch");
+    let make = |name: &str| {
+        let (key, certificate) = (format!("{name}.key"), format!("{name}.pem"));
+        openssl(
+            &dir.0,
+            &[
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-keyout",
+                &key,
+                "-out",
+                &certificate,
+                "-subj",
+                "/CN=x",
+            ],
+        )
+    };
+    if make("a").is_none() {
+        return;
+    }
+    make("b");
+    let chain = Chain::from_pem(&dir.read("a.pem")).unwrap();
+    let ours = PrivateKey::from_pem(&dir.read("a.key"), &[]).unwrap();
+    let other = PrivateKey::from_pem(&dir.read("b.key"), &[]).unwrap();
+    assert!(KeyPair::new(&chain, &ours).is_ok());
+    let error = KeyPair::new(&chain, &other).unwrap_err();
+    assert_eq!(error, "(SSL: error:05800074:x509 certificate routines::key values mismatch)");
+    let error = Chain::from_pem(&dir.read("a.key")).unwrap_err();
+    assert_eq!(
+        error,
+        "PEM_read_bio_X509_AUX() failed (SSL: error:0480006C:PEM routines::no start \
+         line:Expecting: TRUSTED CERTIFICATE)"
+    );
+    let error = PrivateKey::from_pem(&dir.read("a.pem"), &[]).unwrap_err();
+    assert_eq!(
+        error,
+        "PEM_read_bio_PrivateKey() failed (SSL: error:0480006C:PEM routines::no start \
+         line:Expecting: ANY PRIVATE KEY)"
+    );
+}
