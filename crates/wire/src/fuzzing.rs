@@ -194,6 +194,12 @@ mod tests {
             b"KILL /aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa HTTP/1.1\r\n\
               A: bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb\r\n\
               C: ddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd\r\n\r\n",
+            // Empty lines in pieces moved the beginning of the first buffer.
+            b"\r\r\r\r\r\r\r\r\r\r\r\r\r\r\r\r\r\r\rB /\xff\xff\xffI\xff\xff\xff!======D==========\
+              ================\xff\xff!%:1\xffB HTTP/1.1\r\n=====P/==========\xff!%:1\xffB HTTP/1.\
+              1\r\n=====P/========================\xff\xff!%:1\xffB HTTP/1.1\r\n=====P/==========\
+              \xff!%:1\xffB HTTP/1.1\r\n=====P/================================================P/:\
+              \r\n\r\r\r\r\n\r\r\r\r\r\r\r\r\r\r\r=\0\0Q",
             b"MOVE / HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nAccept-Encoding: gzip\r\nUser-Agent: x\r\n\r\n",
         ];
         run(super::h1_head, seeds, &[], 100_000);

@@ -231,7 +231,9 @@ impl Parser {
         if blank > opts.client_header_buffer_size {
             return Err(Reject::InvalidRequest);
         }
-        self.space.begin(start, opts);
+        if !self.line.is_blank() {
+            self.space.begin(start, opts);
+        }
         // An error beyond the buffer is one that nginx would not have come to see.
         let more = !matches!(read, Ok(true));
         if !self.line.is_blank() && !self.space.fits(start, self.pos, more, opts) {
