@@ -8,7 +8,7 @@ use std::{
     io,
     os::fd::OwnedFd,
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use forebay_rt::{
@@ -23,7 +23,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::{
     h1,
-    plan::Plan,
+    plan::{Plan, PlanHandle},
     proxied,
     request::{Connection, Peer},
     worker::{Counters, Listening, Shared, Worker},
@@ -34,28 +34,38 @@ const ACCEPT_PAUSE_MS: u64 = 500;
 
 /// What the process tells its threads.
 pub enum Command {
-    /// Run under this plan from now on. The sockets are this thread's, by address; addresses that
-    /// are not among them and not in the plan are no longer accepted on.
+    /// Run under this plan from now on. The sockets are this thread's, by address, in place of those
+    /// that it has of the same addresses; addresses that are not in the plan are no longer accepted
+    /// on.
     Reload {
         /// The plan.
         plan: Arc<Plan>,
-        /// Sockets for the addresses that are new.
+        /// Sockets.
         sockets: Vec<(Addr, OwnedFd)>,
     },
-    /// Stop accepting, close idle connections, end when the last one is done.
+    /// Stop accepting, and end when the last connection is done: each ends with its next request, or
+    /// when it has been idle for as long as it may.
+    Leave,
+    /// The same, and close idle connections.
     Quit,
 }
 
 struct Accepting {
     listening: Rc<Listening>,
-    task: AbortHandle,
+    /// One a socket: several after a reload to fewer threads, as every queue must be served.
+    tasks: Vec<AbortHandle>,
+}
+
+impl Accepting {
+    fn stop(&mut self) {
+        self.tasks.drain(..).for_each(|task| task.abort());
+    }
 }
 
 /// A thread's state, shared by its tasks.
 struct Thread {
     worker: Rc<Worker>,
-    /// By address; several after a reload to fewer threads, as every queue must be served.
-    accepting: RefCell<HashMap<Addr, Vec<Accepting>>>,
+    accepting: RefCell<HashMap<Addr, Accepting>>,
     open: Cell<usize>,
     ended: tokio::sync::Notify,
 }
@@ -63,84 +73,90 @@ struct Thread {
 /// Runs a worker thread until it is told to quit and its last connection has ended, or the channel of
 /// commands closes (a fast stop).
 pub async fn run(
-    index: usize,
     shared: Arc<Shared>,
     plan: Arc<Plan>,
     sockets: Vec<(Addr, OwnedFd)>,
     mut commands: UnboundedReceiver<Command>,
 ) {
     let thread = Rc::new(Thread {
-        worker: Rc::new(Worker::new(index, shared, plan)),
+        worker: Rc::new(Worker::new(shared, plan)),
         accepting: RefCell::default(),
         open: Cell::new(0),
         ended: tokio::sync::Notify::new(),
     });
     thread.listen(sockets);
-    loop {
+    let close_idle = loop {
         match commands.recv().await {
             Some(Command::Reload { plan, sockets }) => {
-                thread.worker.swap(plan);
-                thread.relisten(sockets);
+                let before = thread.worker.swap(plan);
+                thread.relisten(sockets, &before);
             }
-            Some(Command::Quit) => break,
+            Some(Command::Leave) => break false,
+            Some(Command::Quit) => break true,
             None => return,
         }
-    }
-    thread.quit(&mut commands).await;
+    };
+    thread.quit(close_idle, &mut commands).await;
 }
 
 impl Thread {
     fn listen(self: &Rc<Self>, sockets: Vec<(Addr, OwnedFd)>) {
         let plan = self.worker.plan();
+        let mut accepting = self.accepting.borrow_mut();
+        for (addr, _) in &sockets {
+            accepting.get_mut(addr).into_iter().for_each(Accepting::stop);
+        }
         for (addr, socket) in sockets {
             let index = plan.listeners.iter().position(|listener| listener.addr == addr);
             let Some(index) = index else { continue };
-            let listening =
-                Rc::new(Listening { addr: addr.clone(), index: Cell::new(Some(index)) });
-            let task = spawn_local(accept_on(self.clone(), listening.clone(), socket));
-            let accepting = Accepting { listening, task };
-            self.accepting.borrow_mut().entry(addr).or_default().push(accepting);
+            let here = accepting.entry(addr.clone()).or_insert_with(|| {
+                let listening = Rc::new(Listening::new(addr, index));
+                Accepting { listening, tasks: Vec::new() }
+            });
+            let task = spawn_local(accept_on(self.clone(), here.listening.clone(), socket));
+            here.tasks.push(task);
         }
     }
 
-    fn relisten(self: &Rc<Self>, sockets: Vec<(Addr, OwnedFd)>) {
+    fn relisten(self: &Rc<Self>, sockets: Vec<(Addr, OwnedFd)>, before: &PlanHandle) {
         let plan = self.worker.plan();
         self.accepting.borrow_mut().retain(|addr, accepting| {
             let index = plan.listeners.iter().position(|listener| listener.addr == *addr);
-            for accepting in accepting {
-                accepting.listening.index.set(index);
-                if index.is_none() {
-                    accepting.task.abort();
-                }
+            accepting.listening.renumber(index, before);
+            if index.is_none() {
+                accepting.stop();
             }
             index.is_some()
         });
-        let new = sockets.into_iter();
-        let new = new.filter(|(addr, _)| !self.accepting.borrow().contains_key(addr)).collect();
-        self.listen(new);
+        self.listen(sockets);
     }
 
-    async fn quit(self: Rc<Self>, commands: &mut UnboundedReceiver<Command>) {
+    async fn quit(self: Rc<Self>, mut close_idle: bool, commands: &mut UnboundedReceiver<Command>) {
         self.worker.quitting.set(true);
-        for accepting in self.accepting.borrow_mut().drain().flat_map(|(_, group)| group) {
-            accepting.task.abort();
-        }
+        self.accepting.borrow_mut().drain().for_each(|(_, mut accepting)| accepting.stop());
         // A request that is on its way on a kept connection is answered; see keepalive_min_timeout.
         let plan = self.worker.plan();
         let min_idle_ms = plan.location(Default::default()).core.keepalive_min_timeout_ms;
         while self.open.get() > 0 {
-            timer::close_idle(min_idle_ms);
+            if close_idle {
+                timer::close_idle(min_idle_ms);
+            }
             tokio::select! {
                 () = self.ended.notified() => {}
                 () = timer::sleep(50) => {}
-                command = commands.recv() => if command.is_none() { return },
+                command = commands.recv() => match command {
+                    Some(Command::Quit) => close_idle = true,
+                    // It goes on under the configuration that it was told to leave with.
+                    Some(Command::Reload { .. } | Command::Leave) => {}
+                    None => return,
+                },
             }
         }
     }
 
     /// Room for one more connection: the ones idle longest go first.
     fn make_room(&self) {
-        let max = self.worker.shared.max_connections;
+        let max = self.worker.shared.max_connections.load(Relaxed);
         if self.open.get() < max {
             return;
         }
@@ -239,7 +255,7 @@ fn start<T: Transport>(
     Counters::up(&counters.accepted);
     thread.make_room();
     // Those that were shed go a moment later; a few more than the limit are open until then.
-    if thread.open.get() >= worker.shared.max_connections + 32 {
+    if thread.open.get() >= worker.shared.max_connections.load(Relaxed) + 32 {
         return;
     }
     Counters::up(&counters.handled);
@@ -257,10 +273,10 @@ fn start<T: Transport>(
         worker: worker.clone(),
     });
     let listening = listening.clone();
-    let plan = worker.plan();
-    let listener = listening.index.get().map(|index| &plan.listeners[index]);
+    let (plan, index) = listening.plan(worker);
+    let listener = &plan.listeners[index];
     // Each is spawned as it is: what wraps a future makes every idle connection larger.
-    if listener.is_some_and(|listener| listener.proxy_protocol) {
+    if listener.proxy_protocol {
         spawn_local(serve_proxied(open, io, connection, listening));
     } else {
         spawn_local(h1::serve(open, io, connection, listening, None));
@@ -274,8 +290,7 @@ async fn serve_proxied<T: Transport>(
     connection: Rc<Connection>,
     listening: Rc<Listening>,
 ) {
-    let plan = connection.worker.plan();
-    let Some(index) = listening.index.get() else { return };
+    let (plan, index) = listening.plan(&connection.worker);
     let read = proxied::read(&mut io, &plan, &plan.listeners[index], &connection);
     let Some((proxied, rest)) = Box::pin(read).await else { return };
     drop(plan);

@@ -91,8 +91,8 @@ pub fn request(server: &str, head: &str) -> Request {
 
 /// A request under a plan.
 pub fn request_of(plan: Arc<Plan>, head: &str) -> Request {
-    let shared = Arc::new(Shared::new(1, 1));
-    let worker = Rc::new(Worker::new(0, shared, plan.clone()));
+    let shared = Arc::new(Shared::new(1));
+    let worker = Rc::new(Worker::new(shared, plan.clone()));
     let connection = Rc::new(Connection {
         number: 1,
         socket: None,

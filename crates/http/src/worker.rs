@@ -1,10 +1,10 @@
 //! What one worker thread knows: the current plan, its counters, its connections.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -52,41 +52,86 @@ impl Counters {
 
 /// What all threads of the process share.
 pub struct Shared {
-    /// One entry a thread.
-    pub counters: Vec<Counters>,
+    /// One entry a thread; those of threads that have ended still count, until a new one goes on with
+    /// them.
+    counters: RwLock<Vec<Arc<Counters>>>,
     /// The last connection number given out.
     pub connections: AtomicU64,
     /// `worker_connections`, for each thread.
-    pub max_connections: usize,
+    pub max_connections: AtomicUsize,
 }
 
 impl Shared {
-    /// For that many threads.
-    pub fn new(threads: usize, max_connections: usize) -> Shared {
-        let counters = std::iter::repeat_with(Counters::default).take(threads).collect();
-        Shared { counters, connections: AtomicU64::new(0), max_connections }
+    /// For threads with so many connections each.
+    pub fn new(max_connections: usize) -> Shared {
+        Shared {
+            counters: RwLock::default(),
+            connections: AtomicU64::new(0),
+            max_connections: max_connections.into(),
+        }
+    }
+
+    /// The counters of a thread that begins.
+    fn join(&self) -> Arc<Counters> {
+        let mut all = self.counters.write().unwrap_or_else(PoisonError::into_inner);
+        // The table has one reference, and each thread one to its own.
+        if let Some(left) = all.iter().find(|counters| Arc::strong_count(counters) == 1) {
+            return left.clone();
+        }
+        all.push(Arc::default());
+        all[all.len() - 1].clone()
     }
 
     /// The sum of a number over all threads.
     pub fn total(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
-        self.counters.iter().map(|c| counter(c).load(Relaxed)).fold(0, u64::wrapping_add)
+        let all = self.counters.read().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|c| counter(c).load(Relaxed)).fold(0, u64::wrapping_add)
     }
 }
 
-/// A listening address while this thread accepts on it.
+/// A listening address while this thread accepts on it, and as long as connections of it live.
 pub struct Listening {
     /// Where.
     pub addr: Addr,
-    /// Its number in the current plan; `None`: the plan no longer has it.
-    pub index: Cell<Option<usize>>,
+    /// Its number in the plan.
+    index: Cell<usize>,
+    /// The last plan that had it, once the current one has not.
+    last: OnceCell<PlanHandle>,
+}
+
+impl Listening {
+    /// An address with its number in the current plan.
+    pub fn new(addr: Addr, index: usize) -> Listening {
+        Listening { addr, index: Cell::new(index), last: OnceCell::new() }
+    }
+
+    /// The plan that a request on it begins under now, and its number there. Who was accepted before a
+    /// reload took the address away is served as it was then.
+    pub fn plan(&self, worker: &Worker) -> (PlanHandle, usize) {
+        let plan = self.last.get().cloned().unwrap_or_else(|| worker.plan());
+        (plan, self.index.get())
+    }
+
+    /// Whether the current plan does not have it any more.
+    pub fn is_gone(&self) -> bool {
+        self.last.get().is_some()
+    }
+
+    /// Follows a reload: `index` is its number in the plan that holds from now on.
+    pub fn renumber(&self, index: Option<usize>, before: &PlanHandle) {
+        match index {
+            Some(index) => self.index.set(index),
+            // Only the first time counts: an address that comes back is another one.
+            None => drop(self.last.set(before.clone())),
+        }
+    }
 }
 
 /// One worker thread.
 pub struct Worker {
-    /// Which one.
-    pub index: usize,
     /// What all threads share.
     pub shared: Arc<Shared>,
+    counters: Arc<Counters>,
     /// The configuration for requests that begin now.
     plan: RefCell<PlanHandle>,
     /// Open files.
@@ -97,9 +142,9 @@ pub struct Worker {
 
 impl Worker {
     /// A thread that begins with that plan.
-    pub fn new(index: usize, shared: Arc<Shared>, plan: Arc<Plan>) -> Worker {
+    pub fn new(shared: Arc<Shared>, plan: Arc<Plan>) -> Worker {
         Worker {
-            index,
+            counters: shared.join(),
             shared,
             plan: RefCell::new(plan.into()),
             files: FileCaches::default(),
@@ -112,16 +157,17 @@ impl Worker {
         self.plan.borrow().clone()
     }
 
-    /// Requests that begin from now on run under this one.
-    pub fn swap(&self, plan: Arc<Plan>) {
+    /// Requests that begin from now on run under this one; the one before.
+    pub fn swap(&self, plan: Arc<Plan>) -> PlanHandle {
         self.files.retain(&plan.file_caches);
         let old = self.plan.replace(plan.into());
         old.logs.retire();
+        old
     }
 
     /// The numbers of this thread.
     pub fn counters(&self) -> &Counters {
-        &self.shared.counters[self.index]
+        &self.counters
     }
 
     /// A number for a new connection.

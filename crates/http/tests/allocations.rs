@@ -113,8 +113,8 @@ fn start(inside: &str, dir: &Path) -> Worker {
     let sockets = vec![(Addr::Tcp(addr), OwnedFd::from(listener))];
     let main = move || async move {
         IS_COUNTED.set(true);
-        let shared = Arc::new(Shared::new(1, 512));
-        forebay_http::run(0, shared, Arc::new(plan), sockets, receiver).await;
+        let shared = Arc::new(Shared::new(512));
+        forebay_http::run(shared, Arc::new(plan), sockets, receiver).await;
         IS_COUNTED.set(false);
     };
     worker::spawn("worker".to_owned(), None, flush_batch, main).expect("thread");

@@ -8,10 +8,13 @@ use std::io;
 
 use nix::errno::Errno as Code;
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Gid, Group, Uid, User, geteuid, initgroups, setgid, setuid};
 
+use rustix::process::{Resource as Limited, Rlimit, prlimit};
+
 use crate::errno::Errno;
+use crate::process::Pid;
 
 /// The user and group that a worker becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,28 +86,41 @@ pub fn set_priority(nice: i32) -> Result<(), StepError> {
         .map_err(|err| StepError { call: format!("setpriority({nice})"), source: Some(err.into()) })
 }
 
-/// `worker_rlimit_nofile`: both the soft and the hard limit, as nginx sets them; at most what the
-/// kernel takes at all (`fs.nr_open`).
-pub fn set_rlimit_nofile(files: u64) -> Result<(), StepError> {
+/// `worker_rlimit_nofile` of a process (`None`: this one): both the soft and the hard limit, as nginx
+/// sets them; at most what the kernel takes at all (`fs.nr_open`).
+pub fn set_rlimit_nofile(process: Option<Pid>, files: u64) -> Result<(), StepError> {
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
     let most = most.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
     let files = files.min(most);
-    setrlimit(Resource::RLIMIT_NOFILE, files, files)
-        .map_err(step(format!("setrlimit(RLIMIT_NOFILE, {files})")))
+    let call = || format!("setrlimit(RLIMIT_NOFILE, {files})");
+    set_limit(process, Limited::Nofile, (files, files), call)
 }
 
-/// Raises the soft limit of open files to that many times itself, as far as the hard limit goes.
-pub fn multiply_nofile(times: u64) -> Result<(), StepError> {
+/// Sets the soft limit of open files to so many, or as many as the hard limit allows.
+pub fn set_soft_nofile(files: u64) -> Result<(), StepError> {
     let call = || "setrlimit(RLIMIT_NOFILE)".to_string();
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(step(call()))?;
-    let files = soft.saturating_mul(times).min(hard).max(soft);
-    setrlimit(Resource::RLIMIT_NOFILE, files, hard).map_err(step(call()))
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(step(call()))?;
+    set_limit(None, Limited::Nofile, (files.min(hard), hard), call)
 }
 
-/// `worker_rlimit_core`, bytes.
-pub fn set_rlimit_core(bytes: u64) -> Result<(), StepError> {
-    setrlimit(Resource::RLIMIT_CORE, bytes, bytes)
-        .map_err(step(format!("setrlimit(RLIMIT_CORE, {bytes})")))
+/// `worker_rlimit_core` of a process, bytes.
+pub fn set_rlimit_core(process: Option<Pid>, bytes: u64) -> Result<(), StepError> {
+    let call = || format!("setrlimit(RLIMIT_CORE, {bytes})");
+    set_limit(process, Limited::Core, (bytes, bytes), call)
+}
+
+fn set_limit(
+    process: Option<Pid>,
+    resource: Limited,
+    (soft, hard): (u64, u64),
+    call: impl FnOnce() -> String,
+) -> Result<(), StepError> {
+    let process = process.and_then(rustix::process::Pid::from_raw);
+    let limits = Rlimit { current: Some(soft), maximum: Some(hard) };
+    match prlimit(process, resource, limits) {
+        Ok(_) => Ok(()),
+        Err(err) => Err(StepError { call: call(), source: Some(err.into()) }),
+    }
 }
 
 /// The soft limit of open files; nginx warns when `worker_connections` is above it.
@@ -122,6 +138,8 @@ fn not_found(call: &str, name: &str, code: Option<Code>) -> StepError {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::resource::setrlimit;
+
     use super::*;
     use crate::testing;
 
@@ -143,14 +161,14 @@ mod tests {
         }
         testing::in_child("privileges::tests::dropped_privileges_do_not_come_back", || {
             let identity = Identity { name: "nobody".into(), uid: 65534, gid: 65534 };
-            set_rlimit_nofile(1000).unwrap();
-            multiply_nofile(3).unwrap();
+            set_rlimit_nofile(None, 1000).unwrap();
+            set_soft_nofile(3000).unwrap();
             assert_eq!(nofile().unwrap(), 1000, "the hard limit holds");
             setrlimit(Resource::RLIMIT_NOFILE, 100, 200).unwrap();
-            multiply_nofile(1).unwrap();
+            set_soft_nofile(100).unwrap();
             assert_eq!(nofile().unwrap(), 100);
-            multiply_nofile(2).unwrap();
-            set_rlimit_core(0).unwrap();
+            set_soft_nofile(200).unwrap();
+            set_rlimit_core(None, 0).unwrap();
             set_priority(3).unwrap();
             become_user(&identity).unwrap();
             set_dumpable().unwrap();
@@ -160,7 +178,7 @@ mod tests {
             assert!(nix::unistd::getgroups().unwrap().iter().all(|gid| gid.as_raw() != 0));
             let err = become_user(&Identity { name: "root".into(), uid: 0, gid: 0 }).unwrap_err();
             assert_eq!(err.to_string(), "setgid(0) failed (1: Operation not permitted)");
-            let err = set_rlimit_nofile(4000).unwrap_err().to_string();
+            let err = set_rlimit_nofile(None, 4000).unwrap_err().to_string();
             assert_eq!(err, "setrlimit(RLIMIT_NOFILE, 4000) failed (1: Operation not permitted)");
         });
     }

@@ -102,26 +102,34 @@ pub struct ThreadPool {
 /// new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// Event-loop threads.
-    pub threads: usize,
     /// Who it runs as; `None` stays who the master is.
     pub user: Option<Identity>,
     /// Nice value.
     pub priority: Option<i32>,
     /// CPUs.
     pub affinity: Option<Affinity>,
-    /// Open files of each thread.
-    pub rlimit_nofile: Option<u64>,
-    /// Bytes of a core file.
-    pub rlimit_core: Option<u64>,
     /// Where it changes to.
     pub working_directory: Option<PathBuf>,
     /// Its environment.
     pub env: Vec<(OsString, Option<OsString>)>,
-    /// Its thread pools.
-    pub thread_pools: Vec<ThreadPool>,
+}
+
+/// How much a worker may use, which changes with a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// Event-loop threads.
+    pub threads: usize,
     /// Connections of each thread.
     pub connections: u64,
+}
+
+/// Limits of a worker process that the configuration names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RLimits {
+    /// Open files.
+    pub nofile: Option<u64>,
+    /// Bytes of a core file.
+    pub core: Option<u64>,
 }
 
 impl Core {
@@ -137,17 +145,27 @@ impl Core {
     /// What a worker is made with.
     pub fn fixed(&self) -> Fixed {
         Fixed {
-            threads: self.threads(),
             user: self.user.clone().filter(|_| privileges::is_root()),
             priority: self.worker_priority,
             affinity: self.worker_cpu_affinity.clone(),
-            rlimit_nofile: self.worker_rlimit_nofile,
-            rlimit_core: self.worker_rlimit_core,
             working_directory: self.working_directory.clone(),
             env: self.env.clone(),
-            thread_pools: self.thread_pools.clone(),
-            connections: self.connections(),
         }
+    }
+
+    /// How much a worker may use.
+    pub fn scale(&self) -> Scale {
+        Scale { threads: self.threads(), connections: self.connections() }
+    }
+
+    /// Its limits.
+    ///
+    /// DIFFERS(nofile-per-thread): nginx's limit is that of a process with one event loop; ours has
+    /// several, each of which may have as many.
+    pub fn limits(&self) -> RLimits {
+        let threads = self.threads() as u64;
+        let nofile = self.worker_rlimit_nofile.map(|files| files.saturating_mul(threads));
+        RLimits { nofile, core: self.worker_rlimit_core }
     }
 
     /// `worker_connections`, with its default.

@@ -7,6 +7,8 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread::JoinHandle;
 
 use forebay_http::Command;
@@ -16,64 +18,118 @@ use forebay_rt::{affinity, worker};
 use forebay_session::log::flush_batch;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use crate::core::Fixed;
+use crate::core::{Affinity, Scale};
 use crate::site::Site;
 
 /// Running threads.
 pub struct Engine {
     threads: Vec<Thread>,
+    /// Those that a reload made too many, with their last connections.
+    leaving: Vec<Thread>,
+    shared: Arc<Shared>,
+    affinity: Option<Affinity>,
+    /// Where the process may run at all.
+    allowed: Vec<usize>,
     ended: UnixStream,
+    /// The other end of `ended`, for each thread a copy.
+    signal: UnixStream,
 }
 
 struct Thread {
     /// Dropped to stop at once.
     commands: Option<UnboundedSender<Command>>,
     handle: JoinHandle<()>,
+    /// Set when it ends, by a panic too.
+    ended: Arc<AtomicBool>,
 }
 
 impl Engine {
     /// Starts the threads, each with its socket of every group.
     pub fn start(
-        fixed: &Fixed,
+        affinity: Option<Affinity>,
+        scale: &Scale,
         site: &Site,
         sockets: BTreeMap<Addr, Vec<OwnedFd>>,
     ) -> io::Result<Engine> {
-        let connections = usize::try_from(fixed.connections).unwrap_or(usize::MAX);
-        let shared = Arc::new(Shared::new(fixed.threads, connections));
         let (ended, signal) = UnixStream::pair()?;
         ended.set_nonblocking(true)?;
-        let allowed = affinity::allowed()?;
-        let mut engine = Engine { threads: Vec::with_capacity(fixed.threads), ended };
-        for (index, sockets) in dealt(sockets, fixed.threads).into_iter().enumerate() {
-            let cpus = fixed.affinity.as_ref().map(|affinity| affinity.cpus(index, &allowed));
-            let (sender, receiver) = unbounded_channel();
-            let (shared, plan) = (shared.clone(), site.plan());
-            let end = End(signal.try_clone()?);
-            let main = move || async move {
-                let _end = end;
-                forebay_http::run(index, shared, plan, sockets, receiver).await;
-            };
-            let cpus = cpus.filter(|cpus| !cpus.is_empty());
-            let handle = worker::spawn(format!("worker {index}"), cpus, flush_batch, main)?;
-            engine.threads.push(Thread { commands: Some(sender), handle });
+        let mut engine = Engine {
+            threads: Vec::with_capacity(scale.threads),
+            leaving: Vec::new(),
+            shared: Arc::new(Shared::new(connections(scale))),
+            affinity,
+            allowed: affinity::allowed()?,
+            ended,
+            signal,
+        };
+        for (index, sockets) in dealt(sockets, scale.threads).into_iter().enumerate() {
+            let thread = engine.spawn(index, site, sockets)?;
+            engine.threads.push(thread);
         }
         Ok(engine)
     }
 
-    /// Requests from now on run under that configuration; sockets are those of new addresses.
-    pub fn reload(&self, site: &Site, sockets: BTreeMap<Addr, Vec<OwnedFd>>) {
-        for (thread, sockets) in self.threads.iter().zip(dealt(sockets, self.threads.len())) {
+    fn spawn(
+        &self,
+        index: usize,
+        site: &Site,
+        sockets: Vec<(Addr, OwnedFd)>,
+    ) -> io::Result<Thread> {
+        let cpus = self.affinity.as_ref().map(|affinity| affinity.cpus(index, &self.allowed));
+        let (sender, receiver) = unbounded_channel();
+        let (shared, plan) = (self.shared.clone(), site.plan());
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = End { ended: ended.clone(), signal: self.signal.try_clone()? };
+        let main = move || async move {
+            let _end = end;
+            forebay_http::run(shared, plan, sockets, receiver).await;
+        };
+        let cpus = cpus.filter(|cpus| !cpus.is_empty());
+        let handle = worker::spawn(format!("worker {index}"), cpus, flush_batch, main)?;
+        Ok(Thread { commands: Some(sender), handle, ended })
+    }
+
+    /// Requests from now on run under that configuration, in so many threads. The sockets are all of
+    /// each address that is among them; where the number of threads changes, of every address.
+    ///
+    /// An error leaves everything as it was.
+    pub fn reload(
+        &mut self,
+        scale: &Scale,
+        site: &Site,
+        sockets: BTreeMap<Addr, Vec<OwnedFd>>,
+    ) -> io::Result<()> {
+        let count = self.threads.len();
+        let mut hands = dealt(sockets, scale.threads);
+        let new = hands.split_off(count.min(scale.threads));
+        let new = new.into_iter().enumerate();
+        // Dropped on an error, threads that have just begun stop at once.
+        let new: Vec<Thread> = new
+            .map(|(index, sockets)| self.spawn(count + index, site, sockets))
+            .collect::<io::Result<_>>()?;
+        self.shared.max_connections.store(connections(scale), Relaxed);
+        for (thread, sockets) in self.threads.iter().zip(hands) {
             thread.tell(Command::Reload { plan: site.plan(), sockets });
         }
+        let too_many = self.threads.split_off(count.min(scale.threads));
+        too_many.iter().for_each(|thread| thread.tell(Command::Leave));
+        self.leaving.extend(too_many);
+        self.threads.extend(new);
+        Ok(())
     }
 
     /// Stops accepting; threads end when their last connection does.
     pub fn quit(&self) {
-        self.threads.iter().for_each(|thread| thread.tell(Command::Quit));
+        self.all().for_each(|thread| thread.tell(Command::Quit));
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Thread> {
+        self.threads.iter().chain(&self.leaving)
     }
 
     /// Ends all connections where they are and waits for the threads.
     pub fn stop(mut self) {
+        self.threads.append(&mut self.leaving);
         for thread in &mut self.threads {
             thread.commands = None;
         }
@@ -88,13 +144,14 @@ impl Engine {
         self.ended.as_fd()
     }
 
-    /// Whether any thread has ended, and whether all have.
+    /// Whether any thread has ended that was not to, and whether all have.
     pub fn progress(&mut self) -> Progress {
         // What woke us is read, to be woken again by the next.
         let _ = self.ended.read(&mut [0; 64]);
-        match self.threads.iter().filter(|thread| thread.handle.is_finished()).count() {
+        self.leaving.retain(|thread| !thread.ended.load(Acquire));
+        match self.threads.iter().filter(|thread| thread.ended.load(Acquire)).count() {
             0 => Progress::Running,
-            count if count == self.threads.len() => Progress::Ended,
+            count if count == self.threads.len() && self.leaving.is_empty() => Progress::Ended,
             _ => Progress::Partly,
         }
     }
@@ -120,13 +177,23 @@ impl Thread {
     }
 }
 
-/// Writes a byte when its thread ends, by a panic too.
-struct End(UnixStream);
+/// Tells that its thread ends: first that it does, then to look.
+struct End {
+    ended: Arc<AtomicBool>,
+    signal: UnixStream,
+}
 
 impl Drop for End {
     fn drop(&mut self) {
-        let _ = self.0.write(&[0]);
+        self.ended.store(true, Release);
+        // Where there is no room, those who look are told already.
+        let _ = self.signal.write(&[0]);
     }
+}
+
+/// `worker_connections`.
+fn connections(scale: &Scale) -> usize {
+    usize::try_from(scale.connections).unwrap_or(usize::MAX)
 }
 
 /// Deals the sockets of each group out to the threads; when there are more sockets than threads,

@@ -19,7 +19,7 @@ use forebay_rt::title;
 use forebay_session::log::Severity;
 
 use crate::bundle::Message;
-use crate::core::Fixed;
+use crate::core::{Fixed, RLimits};
 use crate::cycle::Cycle;
 use crate::pid;
 use crate::worker::Start;
@@ -59,6 +59,8 @@ pub(crate) struct Worker {
     /// `None` once it is closed.
     pub channel: Option<Channel>,
     pub fixed: Fixed,
+    pub threads: usize,
+    pub limits: RLimits,
     pub phase: Phase,
 }
 
@@ -306,8 +308,9 @@ impl Master {
 
     /// Starts a worker; `None`: it failed and is logged.
     pub(crate) fn spawn_worker(&mut self) -> Step<Option<Worker>> {
-        let fixed = self.cycle.core.fixed();
-        let forked = self.prepare_worker(fixed.clone()).and_then(|(start, ours)| {
+        let (fixed, limits) = (self.cycle.core.fixed(), self.cycle.core.limits());
+        let threads = self.cycle.core.threads();
+        let forked = self.prepare_worker(fixed.clone(), limits).and_then(|(start, ours)| {
             let forked = process::fork()?;
             Ok((forked, start, ours))
         });
@@ -316,7 +319,8 @@ impl Master {
             Ok((Forked::Parent(pid), _, channel)) => {
                 self.cycle.log.notice(format_args!("start worker process {pid}"));
                 let channel = Some(channel);
-                Ok(Some(Worker { pid, channel, fixed, phase: Phase::Starting }))
+                let phase = Phase::Starting;
+                Ok(Some(Worker { pid, channel, fixed, threads, limits, phase }))
             }
             Err(err) => {
                 let cause = Errno(&err);
@@ -328,7 +332,7 @@ impl Master {
         }
     }
 
-    fn prepare_worker(&self, fixed: Fixed) -> io::Result<(Box<Start>, Channel)> {
+    fn prepare_worker(&self, fixed: Fixed, limits: RLimits) -> io::Result<(Box<Start>, Channel)> {
         let (ours, channel) = channel::pair()?;
         let bundle = self.cycle.bundle(None);
         let fds = self.cycle.bundle_fds(&bundle);
@@ -336,7 +340,8 @@ impl Master {
         let parts = bundle.parts(fds).ok_or_else(|| io::Error::other("incomplete bundle"))?;
         let environment = self.cycle.core.environment(std::env::vars_os());
         let (program, log) = (self.launch.program, self.cycle.log.clone());
-        Ok((Box::new(Start { bundle, parts, fixed, environment, channel, program, log }), ours))
+        let start = Start { bundle, parts, fixed, limits, environment, channel, program, log };
+        Ok((Box::new(start), ours))
     }
 
     /// Hears each worker that has something to say, once a round: a talkative one must not keep

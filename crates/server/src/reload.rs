@@ -16,10 +16,12 @@ use forebay_rt::process;
 use forebay_rt::signals::readable;
 
 use crate::bundle::Message;
+use crate::core::RLimits;
 use crate::cycle::Cycle;
 use crate::master::{Master, PATIENCE, Phase, Step, Worker, receive};
 use crate::pid;
 use crate::sockets::Purpose;
+use crate::worker::limit;
 
 /// What a worker made of a configuration.
 enum Answer {
@@ -39,7 +41,10 @@ impl Master {
         let made = Cycle::make(&request, old, &mut Vec::new(), purpose, &mut |_| {}, &log);
         let Some(next) = made else { return Ok(()) };
         let fixed = next.core.fixed();
-        let able = |worker: &Worker| worker.phase != Phase::Leaving && worker.fixed == fixed;
+        let limits = next.core.limits();
+        let able = |worker: &Worker| {
+            worker.phase != Phase::Leaving && worker.fixed == fixed && takes(worker, &limits)
+        };
         let Some(index) = self.workers.iter().position(able) else {
             return self.replace_worker(next);
         };
@@ -60,8 +65,11 @@ impl Master {
 
     /// Gives a living worker the new configuration and waits for what it makes of it.
     fn hand_over(&mut self, index: usize, next: &Cycle) -> Answer {
-        let bundle = next.bundle(Some(&self.cycle.sockets));
+        let threads = next.core.threads();
         let worker = &self.workers[index];
+        // The sockets are dealt out anew to another number of threads.
+        let known = (worker.threads == threads).then_some(&self.cycle.sockets);
+        let bundle = next.bundle(known);
         let Some(channel) = &worker.channel else { return Answer::Gone };
         // A worker that has just started says first that it is ready at all.
         if worker.phase == Phase::Starting && !matches!(wait_for(channel), Answer::Taken) {
@@ -74,6 +82,10 @@ impl Master {
             return Answer::Gone;
         }
         let answer = wait_for(channel);
+        if matches!(answer, Answer::Taken) {
+            self.workers[index].threads = threads;
+            self.workers[index].limits = next.core.limits();
+        }
         self.on_ready(index);
         answer
     }
@@ -115,6 +127,15 @@ impl Master {
         self.cycle = next;
         self.cycle.redirect_stderr();
     }
+}
+
+/// Whether a living worker has these limits, or can be given them: that takes `CAP_SYS_RESOURCE`, which
+/// masters in containers lack, and what was limited once is not as before again.
+fn takes(worker: &Worker, limits: &RLimits) -> bool {
+    let (old, new) = (&worker.limits, limits);
+    let freed = old.nofile.is_some() && new.nofile.is_none();
+    let freed = freed || old.core.is_some() && new.core.is_none();
+    old == new || !freed && limit(Some(worker.pid), new).iter().all(Result::is_ok)
 }
 
 /// Waits for a worker's word on the last configuration.

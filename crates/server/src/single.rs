@@ -36,7 +36,9 @@ impl Single {
     pub fn start(cycle: Cycle, signals: Signals, has_pid_file: bool) -> io::Result<Single> {
         process::set_environment(&cycle.core.environment(std::env::vars_os()))?;
         let fixed = cycle.core.fixed();
-        let engine = Engine::start(&fixed, &cycle.site, sockets_new_to(&cycle, None)?)?;
+        let sockets = sockets_new_to(&cycle, None)?;
+        let scale = cycle.core.scale();
+        let engine = Engine::start(fixed.affinity.clone(), &scale, &cycle.site, sockets)?;
         let single = Single { cycle, fixed, engine, signals, has_pid_file, quitting: None };
         single.tell_systemd(State::Ready);
         Ok(single)
@@ -127,20 +129,21 @@ impl Single {
     fn take(&mut self, next: Cycle) {
         if next.core.fixed() != self.fixed {
             next.log.warn(
-                "what holds for the whole process (worker_processes, worker_connections, \
-                 limits, environment) changes with the next start",
+                "what holds for the whole process (priority, CPUs, directory, environment) changes \
+                 with the next start",
             );
         }
         if let Err(why) = next.site.take_over(&self.cycle.site) {
             next.sockets.unlink_missing_from(Some(&self.cycle.sockets));
             return next.log.emerg(why);
         }
-        match sockets_new_to(&next, Some(&self.cycle.sockets)) {
-            Ok(sockets) => self.engine.reload(&next.site, sockets),
-            Err(err) => {
-                next.sockets.unlink_missing_from(Some(&self.cycle.sockets));
-                return next.log.emerg(format_args!("dup() failed ({})", Errno(&err)));
-            }
+        let scale = next.core.scale();
+        // The sockets are dealt out anew to another number of threads.
+        let known = (self.cycle.core.threads() == scale.threads).then_some(&self.cycle.sockets);
+        let sockets = sockets_new_to(&next, known);
+        if let Err(err) = sockets.and_then(|new| self.engine.reload(&scale, &next.site, new)) {
+            next.sockets.unlink_missing_from(Some(&self.cycle.sockets));
+            return next.log.emerg(format_args!("could not start threads ({})", Errno(&err)));
         }
         next.replace(&self.cycle);
         if self.has_pid_file && next.pid != self.cycle.pid && pid::create(&next.pid, &next.log) {

@@ -15,11 +15,12 @@ use forebay_conf::Replay;
 use forebay_rt::channel::{Channel, Limits};
 use forebay_rt::errno::Errno;
 use forebay_rt::privileges::{self, StepError};
+use forebay_rt::process::{self, Pid};
 use forebay_rt::signals::{Received, Signal, Signals, readable};
-use forebay_rt::{process, title};
+use forebay_rt::title;
 
 use crate::bundle::{Bundle, Message, Parts};
-use crate::core::{Core, Fixed};
+use crate::core::{Core, Fixed, RLimits};
 use crate::cycle::install;
 use crate::engine::{Engine, Progress};
 use crate::load::{Settings, load};
@@ -34,6 +35,8 @@ pub struct Start {
     pub parts: Parts,
     /// What holds for its whole life.
     pub fixed: Fixed,
+    /// Its limits at first.
+    pub limits: RLimits,
     /// Its environment.
     pub environment: Vec<(OsString, OsString)>,
     /// The line to the master.
@@ -49,7 +52,7 @@ pub struct Start {
 pub fn run(start: Start) -> i32 {
     title::set(&format!("{}: worker process", start.program));
     let log = start.log.clone();
-    let worker = prepare(&start.fixed, &start.environment, &log)
+    let worker = prepare(&start.fixed, &start.limits, &start.environment, &log)
         .map_err(|err| err.to_string())
         .and_then(|()| Worker::begin(start));
     match worker {
@@ -68,6 +71,7 @@ pub fn run(start: Start) -> i32 {
 /// ngx_worker_process_init, up to the point where it is somebody else.
 fn prepare(
     fixed: &Fixed,
+    limits: &RLimits,
     environment: &[(OsString, OsString)],
     log: &Log,
 ) -> Result<(), StepError> {
@@ -83,16 +87,7 @@ fn prepare(
     if let Some(nice) = fixed.priority {
         told(privileges::set_priority(nice));
     }
-    // DIFFERS(nofile-per-thread): nginx's limit is that of a process with one event loop; ours has
-    // several, each of which may have as many.
-    let threads = fixed.threads as u64;
-    told(match fixed.rlimit_nofile {
-        Some(files) => privileges::set_rlimit_nofile(files.saturating_mul(threads)),
-        None => privileges::multiply_nofile(threads),
-    });
-    if let Some(bytes) = fixed.rlimit_core {
-        told(privileges::set_rlimit_core(bytes));
-    }
+    limit(None, limits).into_iter().for_each(told);
     if let Some(user) = &fixed.user {
         privileges::become_user(user)?;
     }
@@ -106,8 +101,18 @@ fn prepare(
     Ok(())
 }
 
+/// Sets the limits of a worker process that the configuration names: before it gives up its
+/// privileges or, at a reload, for its master.
+pub fn limit(worker: Option<Pid>, limits: &RLimits) -> [Result<(), StepError>; 2] {
+    let files = limits.nofile.map(|files| privileges::set_rlimit_nofile(worker, files));
+    let core = limits.core.map(|bytes| privileges::set_rlimit_core(worker, bytes));
+    [files.unwrap_or(Ok(())), core.unwrap_or(Ok(()))]
+}
+
 struct Worker {
     core: Core,
+    /// How many files it might have open before it had threads.
+    inherited_nofile: u64,
     /// Keeps the logs of the configuration in force.
     site: Site,
     engine: Engine,
@@ -125,10 +130,22 @@ impl Worker {
             Signals::take().map_err(|err| format!("signalfd() failed ({})", Errno(&err)))?;
         let Start { bundle, parts, fixed, channel, program, .. } = start;
         let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs)?;
-        let engine = Engine::start(&fixed, &site, parts.sockets)
+        let inherited_nofile = privileges::nofile().unwrap_or(u64::MAX);
+        allow_files(&core, inherited_nofile, &log);
+        let engine = Engine::start(fixed.affinity, &core.scale(), &site, parts.sockets)
             .map_err(|err| format!("could not start threads ({})", Errno(&err)))?;
         let channel = Some(channel);
-        let worker = Worker { core, site, engine, signals, channel, log, program, quitting: None };
+        let worker = Worker {
+            core,
+            inherited_nofile,
+            site,
+            engine,
+            signals,
+            channel,
+            log,
+            program,
+            quitting: None,
+        };
         worker.tell(&Message::Ready);
         Ok(worker)
     }
@@ -240,7 +257,9 @@ impl Worker {
     fn reload(&mut self, bundle: Bundle, parts: Parts) -> Result<(), String> {
         let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs)?;
         site.take_over(&self.site)?;
-        self.engine.reload(&site, parts.sockets);
+        allow_files(&core, self.inherited_nofile, &log);
+        let reloaded = self.engine.reload(&core.scale(), &site, parts.sockets);
+        reloaded.map_err(|err| format!("could not start threads ({})", Errno(&err)))?;
         (self.core, self.site, self.log) = (core, site, log);
         Ok(())
     }
@@ -255,6 +274,18 @@ impl Worker {
 
 struct Ready {
     channel: bool,
+}
+
+/// Where the configuration names no limit, each thread may have as many open files as the process
+/// might without threads, as far as the hard limit goes.
+fn allow_files(core: &Core, inherited: u64, log: &Log) {
+    if core.worker_rlimit_nofile.is_some() {
+        return;
+    }
+    let files = inherited.saturating_mul(core.threads() as u64);
+    if let Err(err) = privileges::set_soft_nofile(files) {
+        log.alert(err);
+    }
 }
 
 /// Loads a bundle as the master loaded it.

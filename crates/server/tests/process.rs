@@ -146,20 +146,103 @@ fn reload_opens_new_addresses_and_closes_old_ones() {
 
 #[test]
 fn what_a_process_cannot_change_takes_a_new_worker() {
-    let server = start(&conf("worker_processes 1;", "1"));
-    for threads in ["3", "2"] {
+    let server = start(&conf("env FOREBAY_TEST_C=1;", "1"));
+    for value in ["3", "2"] {
         let old = worker(&server);
         let mut kept = Client::connect(server.addr()).unwrap();
         ask(&mut kept);
-        reload(&server, &conf(&format!("worker_processes {threads};"), threads));
-        until(server.addr(), threads);
+        reload(&server, &conf(&format!("env FOREBAY_TEST_C={value};"), value));
+        until(server.addr(), value);
         // The idle connection is closed, with which the old worker has nothing left.
         assert!(kept.is_at_end().unwrap());
         assert!(wait_for(|| !server.worker_pids().contains(&old), LIMIT));
+        (0..50).for_each(|_| assert_eq!(ask_new(server.addr()), value));
+    }
+    assert!(server.error_log().contains("gracefully shutting down"));
+}
+
+/// The limits of open files of a process, soft and hard.
+fn open_files(pid: process::Pid) -> (u64, u64) {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let mut numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+#[test]
+fn limits_of_the_worker_follow_a_reload() {
+    let with = |files: &str| conf(&format!("worker_processes 2; {files}"), "x");
+    let server = start(&with(""));
+    let free = open_files(worker(&server));
+    let limited = |files| (files, files);
+    for (text, want) in [
+        ("worker_rlimit_nofile 200;", limited(400)),
+        ("worker_rlimit_nofile 100;", limited(200)),
+        ("", free),
+        ("worker_rlimit_nofile 150; worker_rlimit_core 0;", limited(300)),
+    ] {
+        reload(&server, &with(text));
+        let pids = || server.worker_pids();
+        let taken = || matches!(pids()[..], [pid] if open_files(pid) == want);
+        assert!(wait_for(taken, LIMIT), "{text} {}", server.error_log());
+        assert_eq!(ask_new(server.addr()), "x");
+    }
+}
+
+#[test]
+fn threads_come_and_go_in_the_living_worker() {
+    let with = |threads: &str| {
+        let limited = "limit_req_zone $uri zone=z:1m rate=1r/m; limit_req_status 429;
+            server { location = /limited { limit_req zone=z; empty_gif; }";
+        conf(&format!("worker_processes {threads};"), threads).replacen("server {", limited, 1)
+    };
+    let server = start(&with("1"));
+    let pid = worker(&server);
+    let event_loops = || {
+        let names = process::threads(pid).into_iter().map(|thread| {
+            std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm")).unwrap_or_default()
+        });
+        names.filter(|name| name.starts_with("worker ")).count().to_string()
+    };
+    let limited = || {
+        let mut client = Client::connect(server.addr()).unwrap();
+        client.send(b"GET /limited HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+        client.read_response(false).unwrap().status
+    };
+    assert_eq!((limited(), limited()), (200, 429));
+    let mut kept = Client::connect(server.addr()).unwrap();
+    ask(&mut kept);
+    for threads in ["3", "2", "4", "1"] {
+        reload(&server, &with(threads));
+        until(server.addr(), threads);
+        assert_eq!((worker(&server), limited()), (pid, 429));
+        assert!(wait_for(|| event_loops() == threads, LIMIT), "{}", event_loops());
+        let ((soft, hard), each) = (open_files(server.pid()), threads.parse::<u64>().unwrap());
+        assert_eq!(open_files(pid), ((soft * each).min(hard), hard), "{}", server.error_log());
+        // Its thread is the first, which stays.
+        assert_eq!(ask(&mut kept), threads);
         // The queue of every socket of the group is served, also when there are more than threads.
         (0..50).for_each(|_| assert_eq!(ask_new(server.addr()), threads));
     }
-    assert!(server.error_log().contains("gracefully shutting down"));
+}
+
+#[test]
+fn a_connection_outlives_the_thread_and_the_address_that_took_it() {
+    let server = start(&conf("worker_processes 4;", "one"));
+    let connect = || Client::connect(server.addr()).unwrap();
+    let mut kept: Vec<Client> = (0..20).map(|_| connect()).collect();
+    kept.iter_mut().for_each(|client| assert_eq!(ask(client), "one"));
+    let mut silent: Vec<Client> = (0..20).map(|_| connect()).collect();
+    let moved = conf("worker_processes 1;", "two").replace("{port}", "{port2}");
+    reload(&server, &moved);
+    assert!(wait_for(|| is_refused(server.addr()), LIMIT), "{}", server.error_log());
+    until(server.addr_of(1), "two");
+    // They were accepted by a configuration that has the address, and end with it.
+    for client in kept.iter_mut().chain(&mut silent) {
+        client.send(REQUEST).unwrap();
+        let response = client.read_response(false).unwrap();
+        assert_eq!((response.header("X-Conf"), response.closes()), (Some(&b"one"[..]), true));
+    }
 }
 
 #[test]

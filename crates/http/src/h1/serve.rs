@@ -63,8 +63,7 @@ pub fn serve<T: Transport, G: 'static>(
     async move {
         let _open = &open;
         let timer = Timer::new();
-        let Some(timeout_ms) = first_timeout_ms(&connection, &listening) else { return };
-        timer.arm(timeout_ms);
+        timer.arm(first_timeout_ms(&connection, &listening));
         loop {
             let buf = match first.take() {
                 Some(buf) => buf.into_vec(),
@@ -83,10 +82,10 @@ pub fn serve<T: Transport, G: 'static>(
 }
 
 /// How long a client may take for the head of its first request, counted from its connecting.
-fn first_timeout_ms(connection: &Connection, listening: &Listening) -> Option<u64> {
-    let plan = connection.worker.plan();
-    let listener = &plan.listeners[listening.index.get()?];
-    Some(plan.server(listener.names.default).settings.client_header_timeout_ms)
+fn first_timeout_ms(connection: &Connection, listening: &Listening) -> u64 {
+    let (plan, index) = listening.plan(&connection.worker);
+    let listener = &plan.listeners[index];
+    plan.server(listener.names.default).settings.client_header_timeout_ms
 }
 
 /// How long a connection keeps the memory of its last request, should the next one follow soon.
@@ -124,7 +123,7 @@ async fn active<T: Transport>(
     let mut pipelined = false;
     let idle = loop {
         let next = exchange(io, timer, connection, listening, &mut warm, buf, pipelined).await;
-        let gone = connection.worker.quitting.get() || listening.index.get().is_none();
+        let gone = connection.worker.quitting.get() || listening.is_gone();
         match next {
             Next::Close => break None,
             Next::Ready(ahead) => (buf, pipelined) = (ahead, true),
@@ -240,8 +239,7 @@ async fn exchange<T: Transport>(
     pipelined: bool,
 ) -> Next {
     let worker = &connection.worker;
-    let plan = worker.plan();
-    let Some(index) = listening.index.get() else { return Next::Close };
+    let (plan, index) = listening.plan(worker);
     let names = names(&plan.listeners[index], connection);
     let counters = worker.counters();
     Counters::up(&counters.requests);
@@ -263,6 +261,8 @@ async fn exchange<T: Transport>(
         Ok(consumed) => {
             let ahead = r.split_input(consumed);
             let verdict = prepare(&mut r, &plan, names);
+            // Nobody would answer the next one.
+            r.keep_alive &= !listening.is_gone();
             complain::skipped_lines(&r);
             converse(io, timer, &plan, &mut r, ahead, verdict).await
         }
@@ -618,7 +618,7 @@ mod tests {
         let connection =
             testing::request("", "GET / HTTP/1.1\r\nHost: a\r\n\r\n").connection.clone();
         let addr = Addr::Unix("/".into());
-        let listening = Rc::new(Listening { addr, index: Cell::new(None) });
+        let listening = Rc::new(Listening::new(addr, 0));
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         let serving =
             serve(connection.clone(), Socket::new(socket.into()), connection, listening, None);

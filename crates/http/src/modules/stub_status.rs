@@ -132,7 +132,7 @@ mod tests {
     fn answer(method: &str) -> Result<Request, u16> {
         let head = format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n");
         let mut r = testing::request("stub_status;", &head);
-        let counters = &r.connection.worker.shared.counters[0];
+        let counters = r.connection.worker.counters();
         for (counter, value) in [
             (&counters.active, 291),
             (&counters.accepted, 16_630_948),
@@ -177,7 +177,7 @@ mod tests {
         let conf = "add_header V '$connections_active $connections_reading \
                     $connections_writing $connections_waiting';";
         let r = testing::request(conf, "GET / HTTP/1.1\r\n\r\n");
-        let counters = &r.connection.worker.shared.counters[0];
+        let counters = r.connection.worker.counters();
         counters.active.store(9, Relaxed);
         counters.reading.store(2, Relaxed);
         counters.writing.store(3, Relaxed);
