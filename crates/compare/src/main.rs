@@ -1,9 +1,12 @@
-//! Runs Forebay and nginx in turn on `benches/conf/nginx.conf`, the server on one core and wrk on
-//! another, and says what a request costs each of them.
+//! Runs Forebay and nginx in turn on `benches/conf/nginx.conf`, and as proxies with HAProxy beside them
+//! on `benches/conf/proxy.conf`, the server on one core, load and back end on another, and says what a
+//! request costs each of them.
 //!
 //! The question: how much processor time does a request take, nginx's over Forebay's? Requests a second
 //! are shown beside it, but on two cores they depend on the load program as much as on the server.
 
+mod contender;
+mod haproxy;
 mod load;
 mod measure;
 mod report;
@@ -127,7 +130,7 @@ fn chosen(args: &Args, row: &Row) -> bool {
 fn plan(args: &Args) -> Result<Plan, String> {
     let nginx = args.nginx.clone().or_else(|| server::binary(Kind::Nginx));
     let nginx = nginx.ok_or("nginx is not installed (Debian: apt-get install nginx)")?;
-    let wrk = load::find_wrk().ok_or("wrk is not installed (Debian: apt-get install wrk)")?;
+    let wrk = load::find("wrk").ok_or("wrk is not installed (Debian: apt-get install wrk)")?;
     let given = args.forebay.clone().or_else(|| std::env::var_os("FOREBAY_BIN").map(PathBuf::from));
     let forebay = match given {
         Some(path) => path,
@@ -136,7 +139,9 @@ fn plan(args: &Args) -> Result<Plan, String> {
     Ok(Plan {
         nginx,
         forebay,
+        haproxy: load::find("haproxy"),
         wrk,
+        h2load: load::find("h2load"),
         rounds: args.rounds,
         time: Duration::from_secs(args.seconds),
         connections: args.connections,
@@ -191,6 +196,7 @@ fn about(plan: &Plan) -> Value {
         "kernel": kernel.trim(),
         "nginx": version(&plan.nginx),
         "forebay": version(&plan.forebay),
+        "haproxy": plan.haproxy.as_deref().map_or(String::new(), haproxy::version),
         "rounds": plan.rounds,
         "seconds": plan.time.as_secs(),
         "connections": plan.connections,

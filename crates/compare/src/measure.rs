@@ -1,24 +1,32 @@
-//! One row, measured: rounds in turn on both servers, each pinned to a core of its own.
+//! One row, measured: rounds in turn on all servers, which are pinned to one core, the load to another.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use forebay_testkit::{Kind, Server, process};
+use forebay_testkit::{Server, process};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
+use crate::contender::{self, Contender, Who};
 use crate::load;
-use crate::rows::{self, Load, Row};
+use crate::rows::{Load, Row, Setting};
 
-const CONF: &str = include_str!("../../../benches/conf/nginx.conf");
 const WARM_UP: Duration = Duration::from_secs(1);
+/// The part of nginx's speed at which response times are compared.
+const STEADY_SHARE: f64 = 0.7;
+/// How many downloads stall.
+const STALLED: usize = 1_000;
+/// How often each size is uploaded in a round.
+const UPLOADS_PER_ROUND: usize = 200;
 
 /// What one round found on one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Round {
     /// Requests a second; 0 for a row of idle connections.
     pub per_second: f64,
-    /// What the row is about: processor time per request in microseconds, or bytes per connection.
+    /// What the row is about: processor time per request in microseconds, another time in
+    /// microseconds, or bytes per connection.
     pub cost: f64,
     /// 99th percentile of the response time, in microseconds.
     pub p99_us: f64,
@@ -32,9 +40,20 @@ pub struct Measured {
     /// Which row.
     pub row: Row,
     /// In order of the rounds.
-    pub nginx: Vec<Round>,
-    /// In order of the rounds.
-    pub forebay: Vec<Round>,
+    pub rounds: BTreeMap<Who, Vec<Round>>,
+}
+
+impl Round {
+    fn of(load: &load::Load, cost: f64) -> Round {
+        Round { per_second: load.per_second, cost, p99_us: load.p99_us, errors: load.errors }
+    }
+}
+
+impl Measured {
+    /// The rounds of one server; none if it did not run.
+    pub fn of(&self, who: Who) -> &[Round] {
+        self.rounds.get(&who).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// How to measure.
@@ -44,8 +63,12 @@ pub struct Plan {
     pub nginx: PathBuf,
     /// See `nginx`.
     pub forebay: PathBuf,
+    /// HAProxy, if it is installed.
+    pub haproxy: Option<PathBuf>,
     /// wrk.
     pub wrk: PathBuf,
+    /// h2load, if it is installed.
+    pub h2load: Option<PathBuf>,
     /// Rounds per row and server.
     pub rounds: u32,
     /// Length of a round.
@@ -80,91 +103,159 @@ fn pin(thread: process::Pid, core: usize) {
 
 /// Measures a row; `progress` hears of each round.
 pub fn measure(plan: &Plan, row: &Row, progress: &mut dyn FnMut(u32)) -> Result<Measured, String> {
-    let mut measured = Measured { row: *row, nginx: Vec::new(), forebay: Vec::new() };
+    let mut measured = Measured { row: *row, rounds: BTreeMap::new() };
+    let backend = match row.setting {
+        Setting::Files => None,
+        Setting::Proxy => Some(contender::backend(plan)?),
+    };
+    let backend = backend.as_ref();
+    let who = contenders(plan, row);
     match row.load {
-        Load::Requests => {
-            let nginx = start(plan, Kind::Nginx)?;
-            let forebay = start(plan, Kind::Forebay)?;
-            for server in [&nginx, &forebay] {
-                load::run_wrk(&plan.wrk, server, row, plan.connections, WARM_UP)
-                    .map_err(|e| format!("{}: {e}", server.kind()))?;
-            }
+        Load::Requests | Load::Steady | Load::Uploads => {
+            let start = |who: &Who| started(plan, row, *who, backend);
+            let servers: Vec<Contender> = who.iter().map(start).collect::<Result<_, _>>()?;
+            let speeds = match row.load {
+                Load::Uploads => Vec::new(),
+                _ => servers
+                    .iter()
+                    .map(|server| warm_up(plan, row, server))
+                    .collect::<Result<_, _>>()?,
+            };
+            let rate = STEADY_SHARE * speeds.first().copied().unwrap_or_default();
             for round in 0..plan.rounds {
                 progress(round);
-                in_turn(round, &mut measured, |kind| {
-                    let server = if kind == Kind::Nginx { &nginx } else { &forebay };
-                    request_round(plan, row, server)
+                in_turn(round, &who, &mut measured, |who| {
+                    let server = servers.iter().find(|server| server.who == who);
+                    let server = server.ok_or("was not started")?;
+                    pin_server(plan, server);
+                    match row.load {
+                        Load::Steady => steady_round(plan, row, server, rate),
+                        Load::Uploads => upload_round(row, server),
+                        _ => request_round(plan, row, server),
+                    }
                 })?;
             }
         }
         // Memory that was once taken may not be given back, so every round has a fresh server.
-        Load::Idle => {
+        Load::Idle | Load::Stalled => {
             for round in 0..plan.rounds {
                 progress(round);
-                in_turn(round, &mut measured, |kind| idle_round(plan, row, kind))?;
+                in_turn(round, &who, &mut measured, |who| {
+                    let server = started(plan, row, who, backend)?;
+                    memory_round(plan, row, &server)
+                })?;
             }
         }
     }
     Ok(measured)
 }
 
-// Who goes first alternates, so that a drift of the machine falls on both.
+/// Who runs a row: HAProxy only where it is asked for.
+fn contenders(plan: &Plan, row: &Row) -> Vec<Who> {
+    let mut who = vec![Who::Nginx, Who::Forebay];
+    if row.setting == Setting::Proxy && row.load == Load::Requests && plan.haproxy.is_some() {
+        who.push(Who::Haproxy);
+    }
+    who
+}
+
+// Who goes first changes, so that a drift of the machine falls on all.
 fn in_turn(
     round: u32,
+    who: &[Who],
     measured: &mut Measured,
-    mut run: impl FnMut(Kind) -> Result<Round, String>,
+    mut run: impl FnMut(Who) -> Result<Round, String>,
 ) -> Result<(), String> {
-    let order = match round % 2 {
-        0 => [Kind::Nginx, Kind::Forebay],
-        _ => [Kind::Forebay, Kind::Nginx],
-    };
-    for kind in order {
-        let found = run(kind).map_err(|e| format!("{kind}: {e}"))?;
-        match kind {
-            Kind::Nginx => measured.nginx.push(found),
-            Kind::Forebay => measured.forebay.push(found),
-        }
+    let mut order = who.to_vec();
+    order.rotate_left(round as usize % who.len());
+    for who in order {
+        let found = run(who).map_err(|e| format!("{who}: {e}"))?;
+        measured.rounds.entry(who).or_default().push(found);
     }
     Ok(())
 }
 
-fn start(plan: &Plan, kind: Kind) -> Result<Server, String> {
-    let binary = if kind == Kind::Nginx { &plan.nginx } else { &plan.forebay };
-    let builder = Server::builder(kind, CONF).binary(binary).files(&rows::files());
-    let server = builder.start().map_err(|e| e.to_string())?;
+fn started(
+    plan: &Plan,
+    row: &Row,
+    who: Who,
+    backend: Option<&Server>,
+) -> Result<Contender, String> {
+    let server =
+        Contender::start(plan, who, row.setting, backend).map_err(|e| format!("{who}: {e}"))?;
     pin_server(plan, &server);
     Ok(server)
 }
 
-fn pin_server(plan: &Plan, server: &Server) {
+fn pin_server(plan: &Plan, server: &Contender) {
     let Some((core, _)) = plan.cores else { return };
     for thread in server.process_tree().into_iter().flat_map(process::threads) {
         pin(thread, core);
     }
 }
 
-fn request_round(plan: &Plan, row: &Row, server: &Server) -> Result<Round, String> {
-    pin_server(plan, server);
-    let processes = server.process_tree();
-    let before = process::cpu_time_ns(&processes);
-    let load = load::run_wrk(&plan.wrk, server, row, plan.connections, plan.time)?;
-    let used = process::cpu_time_ns(&processes).saturating_sub(before);
-    Ok(Round {
-        per_second: load.per_second,
-        cost: used as f64 / 1000.0 / load.requests as f64,
-        p99_us: load.p99_us,
-        errors: load.errors,
-    })
+/// Requests a second at full load.
+fn warm_up(plan: &Plan, row: &Row, server: &Contender) -> Result<f64, String> {
+    let load = load::run_wrk(&plan.wrk, server.addr(), row, plan.connections, WARM_UP);
+    load.map(|load| load.per_second).map_err(|e| format!("{}: {e}", server.who))
 }
 
-fn idle_round(plan: &Plan, row: &Row, kind: Kind) -> Result<Round, String> {
-    let server = start(plan, kind)?;
-    // What the first requests bring in (code, buffers, caches) is not the price of a connection.
-    drop(load::open_idle(&server, row, 64)?);
+fn request_round(plan: &Plan, row: &Row, server: &Contender) -> Result<Round, String> {
     let processes = server.process_tree();
-    let before = process::pss_bytes(&processes).map_err(|e| e.to_string())?;
-    let clients = load::open_idle(&server, row, plan.idle)?;
-    let after = process::pss_bytes(&processes).map_err(|e| e.to_string())?;
-    let cost = after.saturating_sub(before) as f64 / clients.len() as f64;
+    let before = process::cpu_time_ns(&processes);
+    let load = load::run_wrk(&plan.wrk, server.addr(), row, plan.connections, plan.time)?;
+    let used = process::cpu_time_ns(&processes).saturating_sub(before);
+    Ok(Round::of(&load, used as f64 / 1000.0 / load.requests as f64))
+}
+
+fn steady_round(plan: &Plan, row: &Row, server: &Contender, rate: f64) -> Result<Round, String> {
+    let h2load =
+        plan.h2load.as_deref().ok_or("h2load is not installed (Debian: nghttp2-client)")?;
+    let load = load::run_steady(h2load, server.addr(), row, plan.connections, rate, plan.time)?;
+    Ok(Round::of(&load, load.p99_us))
+}
+
+fn upload_round(row: &Row, server: &Contender) -> Result<Round, String> {
+    let started = Instant::now();
+    let times = load::run_uploads(server.addr(), row, UPLOADS_PER_ROUND)?;
+    let us = |at: usize| times.get(at).map_or(0.0, |time| time.as_nanos() as f64 / 1000.0);
+    let last = times.len().saturating_sub(1);
+    let per_second = times.len() as f64 / started.elapsed().as_secs_f64();
+    Ok(Round { per_second, cost: us(last), p99_us: us(last * 99 / 100), errors: 0 })
+}
+
+fn memory_round(plan: &Plan, row: &Row, server: &Contender) -> Result<Round, String> {
+    let addr = server.addr();
+    let open = |count| match row.load {
+        Load::Stalled => load::open_stalled(addr, row, count),
+        _ => load::open_idle(addr, row, count),
+    };
+    let count = if row.load == Load::Stalled { plan.idle.min(STALLED) } else { plan.idle };
+    // What the first requests bring in (code, buffers, caches) is not the price of a connection.
+    drop(open(64)?);
+    let processes = server.process_tree();
+    let memory = || process::pss_bytes(&processes).map_err(|e| e.to_string());
+    settle(&memory)?;
+    let before = memory()?;
+    let clients = open(count)?;
+    settle(&memory)?;
+    let cost = memory()?.saturating_sub(before) as f64 / clients.len() as f64;
     Ok(Round { per_second: 0.0, cost, p99_us: 0.0, errors: 0 })
+}
+
+/// Waits until the memory of a server stays as it is.
+fn settle(memory: &dyn Fn() -> Result<u64, String>) -> Result<(), String> {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let (mut last, mut same) = (memory()?, 0);
+    // A server that never settles is measured as it is.
+    for _ in 0..100 {
+        std::thread::sleep(PAUSE);
+        let now = memory()?;
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        if same == 5 {
+            break;
+        }
+    }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::contender::Who;
 use crate::measure::{Measured, Round};
 use crate::rows::{Load, Target};
 
@@ -44,6 +45,8 @@ pub struct Summary<'a> {
     pub measured: &'a Measured,
     /// nginx's cost over Forebay's, round by round.
     pub ratio: Spread,
+    /// HAProxy's, where it ran.
+    pub haproxy: Option<Spread>,
     /// Whether the target is met; none when there is none, or nothing to judge by.
     pub pass: Option<bool>,
     /// Wrong answers, on both sides.
@@ -56,40 +59,60 @@ fn field(rounds: &[Round], get: fn(&Round) -> f64) -> Spread {
 
 /// Works a row out.
 pub fn summarize(measured: &Measured) -> Summary<'_> {
-    let pairs = measured.nginx.iter().zip(&measured.forebay);
-    let ratio = Spread::of(pairs.map(|(n, f)| n.cost / f.cost.max(f64::MIN_POSITIVE)));
-    let errors = measured.nginx.iter().chain(&measured.forebay).map(|r| r.errors).sum();
-    let cost = field(&measured.forebay, |r| r.cost).median;
-    let pass = match measured.row.target {
-        Target::CpuRatio(least) => Some(ratio.median >= least && errors == 0),
-        Target::BytesAtMost(most) => Some(cost <= most && errors == 0),
+    let forebay = measured.of(Who::Forebay);
+    let over = |who| {
+        let pairs = measured.of(who).iter().zip(forebay);
+        Spread::of(pairs.map(|(other, f)| other.cost / f.cost.max(f64::MIN_POSITIVE)))
+    };
+    let ratio = over(Who::Nginx);
+    let haproxy = (!measured.of(Who::Haproxy).is_empty()).then(|| over(Who::Haproxy));
+    let errors = measured.rounds.values().flatten().map(|r| r.errors).sum();
+    let cost = field(forebay, |r| r.cost).median;
+    let met = match measured.row.target {
+        Target::CpuRatio(least) | Target::P99Ratio(least) => Some(ratio.median >= least),
+        Target::CpuRatios { nginx, haproxy: least } => {
+            haproxy.map(|haproxy| ratio.median >= nginx && haproxy.median >= least)
+        }
+        Target::BytesAtMost(most) | Target::SlowestAtMost(most) => Some(cost <= most),
         Target::None => None,
     };
-    Summary { measured, ratio, pass, errors }
+    Summary { measured, ratio, haproxy, pass: met.map(|met| met && errors == 0), errors }
 }
 
 /// The head of the table.
 pub fn table_head() -> String {
     format!(
         "{:<13} {:>22} {:>22} {:>17} {:>24}  target",
-        "row", "requests/s n / f", "CPU µs/req n / f", "p99 ms n / f", "ratio (min..max)"
+        "row",
+        "requests/s n / f / h",
+        "CPU µs/req n / f / h",
+        "p99 ms n / f / h",
+        "ratio (min..max)"
     )
 }
 
 /// A row of the table.
 pub fn table_row(summary: &Summary) -> String {
-    let Measured { row, nginx, forebay } = summary.measured;
-    let two = |get: fn(&Round) -> f64, scale: f64, digits: usize| {
-        let (n, f) = (field(nginx, get).median / scale, field(forebay, get).median / scale);
-        format!("{n:.digits$} / {f:.digits$}")
+    let row = &summary.measured.row;
+    let sides = |get: fn(&Round) -> f64, scale: f64, digits: usize| {
+        let all = summary.measured.rounds.values();
+        let shown = all.map(|rounds| format!("{:.digits$}", field(rounds, get).median / scale));
+        shown.collect::<Vec<_>>().join(" / ")
     };
-    let ratio =
+    let mut ratio =
         format!("{:.2} ({:.2}..{:.2})", summary.ratio.median, summary.ratio.min, summary.ratio.max);
+    if let Some(haproxy) = summary.haproxy {
+        ratio.push_str(&format!(", {:.2}", haproxy.median));
+    }
+    let speed = || sides(|r| r.per_second, 1.0, 0);
+    let p99 = || sides(|r| r.p99_us, 1000.0, 2);
     let (speed, cost, p99) = match row.load {
-        Load::Requests => {
-            (two(|r| r.per_second, 1.0, 0), two(|r| r.cost, 1.0, 2), two(|r| r.p99_us, 1000.0, 2))
+        Load::Requests => (speed(), sides(|r| r.cost, 1.0, 2), p99()),
+        Load::Steady => (speed(), String::new(), p99()),
+        Load::Uploads => (speed(), format!("max {}", sides(|r| r.cost, 1.0, 0)), p99()),
+        Load::Idle | Load::Stalled => {
+            (String::new(), format!("{} B", sides(|r| r.cost, 1.0, 0)), String::new())
         }
-        Load::Idle => (String::new(), format!("{} B", two(|r| r.cost, 1.0, 0)), String::new()),
     };
     let errors = match summary.errors {
         0 => String::new(),
@@ -109,7 +132,9 @@ fn verdict(summary: &Summary) -> String {
         None => "",
     };
     match summary.measured.row.target {
-        Target::CpuRatio(least) => format!("{least:.2} {word}"),
+        Target::CpuRatio(least) | Target::P99Ratio(least) => format!("{least:.2} {word}"),
+        Target::CpuRatios { nginx, haproxy } => format!("{nginx:.2}, {haproxy:.2} {word}"),
+        Target::SlowestAtMost(most) => format!("{most:.0} µs {word}"),
         Target::BytesAtMost(most) => format!("{most:.0} B {word}"),
         Target::None => "-".to_owned(),
     }
@@ -122,10 +147,12 @@ pub fn to_json(summaries: &[Summary], about: &Value) -> Value {
 }
 
 fn row_json(summary: &Summary) -> Value {
-    let Measured { row, nginx, forebay } = summary.measured;
+    let row = &summary.measured.row;
     let unit = match row.load {
         Load::Requests => "cpu_us_per_request",
-        Load::Idle => "pss_bytes_per_connection",
+        Load::Steady => "p99_us_at_70_percent",
+        Load::Uploads => "slowest_us",
+        Load::Idle | Load::Stalled => "pss_bytes_per_connection",
     };
     let side = |rounds: &[Round]| {
         json!({
@@ -137,19 +164,27 @@ fn row_json(summary: &Summary) -> Value {
     };
     let target = match row.target {
         Target::CpuRatio(least) => json!({ "cpu_ratio_at_least": least }),
+        Target::CpuRatios { nginx, haproxy } => {
+            json!({ "cpu_ratio_at_least": nginx, "cpu_ratio_to_haproxy_at_least": haproxy })
+        }
+        Target::P99Ratio(least) => json!({ "p99_ratio_at_least": least }),
         Target::BytesAtMost(most) => json!({ "bytes_at_most": most }),
+        Target::SlowestAtMost(most) => json!({ "slowest_us_at_most": most }),
         Target::None => Value::Null,
     };
-    json!({
+    let mut value = json!({
         "name": row.name,
         "what": row.what,
         "unit": unit,
-        "nginx": side(nginx),
-        "forebay": side(forebay),
         "ratio": summary.ratio.json(),
+        "ratio_to_haproxy": summary.haproxy.map(Spread::json),
         "target": target,
         "pass": summary.pass,
-    })
+    });
+    for (who, rounds) in &summary.measured.rounds {
+        value[who.to_string()] = side(rounds);
+    }
+    value
 }
 
 const STYLE: &str = "body{font:15px system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
@@ -168,37 +203,45 @@ pub fn to_html(summaries: &[Summary], about: &Value) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <title>Forebay beside nginx</title><style>{STYLE}</style></head><body>\n\
-         <h1>Forebay beside nginx</h1>\n<p>Processor time per request (for idle connections: memory), \
+         <h1>Forebay beside nginx</h1>\n<p>Processor time per request (or memory, or another time), \
          nginx's over Forebay's: above 1 Forebay needs less. The line through a bar spans the rounds; the \
-         mark is the target.</p>\n{}\n<table><tr><th>row</th><th>nginx requests/s</th>\
-         <th>Forebay requests/s</th><th>nginx µs or B</th><th>Forebay µs or B</th><th>nginx p99 ms</th>\
-         <th>Forebay p99 ms</th><th>ratio</th><th>target</th></tr>\n{rows}</table>\n<p>{}</p>\n</body></html>\n",
+         mark is the target.</p>\n{}\n<table><tr><th>row</th>{}{}{}<th>ratio</th><th>to HAProxy</th>\
+         <th>target</th></tr>\n{rows}</table>\n<p>{}</p>\n</body></html>\n",
         chart(summaries),
+        heads("requests/s"),
+        heads("µs or B"),
+        heads("p99 ms"),
         escape(&about_line(about)),
     )
 }
 
+fn heads(what: &str) -> String {
+    ["nginx", "Forebay", "HAProxy"].map(|who| format!("<th>{who} {what}</th>")).concat()
+}
+
 fn html_row(summary: &Summary) -> String {
-    let Measured { row, nginx, forebay } = summary.measured;
-    let cell = |rounds: &[Round], get: fn(&Round) -> f64, scale: f64, digits: usize| {
-        format!("<td>{:.digits$}</td>", field(rounds, get).median / scale)
+    let row = &summary.measured.row;
+    let digits = if matches!(row.load, Load::Idle | Load::Stalled) { 0 } else { 2 };
+    let cells = |get: fn(&Round) -> f64, scale: f64, digits: usize| {
+        let cell = |who| match summary.measured.of(who) {
+            [] => "<td></td>".to_owned(),
+            rounds => format!("<td>{:.digits$}</td>", field(rounds, get).median / scale),
+        };
+        [Who::Nginx, Who::Forebay, Who::Haproxy].map(cell).concat()
     };
     let class = match summary.pass {
         Some(true) => "pass",
         Some(false) => "miss",
         None => "",
     };
-    let digits = if row.load == Load::Idle { 0 } else { 2 };
     format!(
-        "<tr><td>{}</td>{}{}{}{}{}{}<td>{:.2}</td><td class=\"{class}\">{}</td></tr>\n",
+        "<tr><td>{}</td>{}{}{}<td>{:.2}</td><td>{}</td><td class=\"{class}\">{}</td></tr>\n",
         escape(row.what),
-        cell(nginx, |r| r.per_second, 1.0, 0),
-        cell(forebay, |r| r.per_second, 1.0, 0),
-        cell(nginx, |r| r.cost, 1.0, digits),
-        cell(forebay, |r| r.cost, 1.0, digits),
-        cell(nginx, |r| r.p99_us, 1000.0, 2),
-        cell(forebay, |r| r.p99_us, 1000.0, 2),
+        cells(|r| r.per_second, 1.0, 0),
+        cells(|r| r.cost, 1.0, digits),
+        cells(|r| r.p99_us, 1000.0, 2),
         summary.ratio.median,
+        summary.haproxy.map_or(String::new(), |ratio| format!("{:.2}", ratio.median)),
         verdict(summary),
     )
 }
@@ -234,7 +277,12 @@ fn chart(summaries: &[Summary]) -> String {
             x(max) + 6.0,
             middle + 4.0,
         ));
-        if let Target::CpuRatio(least) = summary.measured.row.target {
+        let least = match summary.measured.row.target {
+            Target::CpuRatio(least) | Target::P99Ratio(least) => Some(least),
+            Target::CpuRatios { nginx, .. } => Some(nginx),
+            _ => None,
+        };
+        if let Some(least) = least {
             svg.push_str(&format!(
                 "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#e0a800\" stroke-width=\"3\"/>\n",
                 x(least),
@@ -277,7 +325,8 @@ mod tests {
 
     fn measured(index: usize, nginx: &[f64], forebay: &[f64]) -> Measured {
         let rounds = |costs: &[f64]| costs.iter().map(|c| round(*c)).collect();
-        Measured { row: ROWS[index], nginx: rounds(nginx), forebay: rounds(forebay) }
+        let rounds = [(Who::Nginx, rounds(nginx)), (Who::Forebay, rounds(forebay))].into();
+        Measured { row: ROWS[index], rounds }
     }
 
     #[test]
@@ -294,10 +343,26 @@ mod tests {
         let slow = measured(0, &[4.0], &[4.0]);
         assert_eq!(summarize(&slow).pass, Some(false));
         let mut wrong = measured(0, &[8.0], &[4.0]);
-        wrong.forebay[0].errors = 1;
+        wrong.rounds.get_mut(&Who::Forebay).unwrap()[0].errors = 1;
         assert_eq!(summarize(&wrong).pass, Some(false));
-        let idle = measured(ROWS.len() - 1, &[550.0], &[1000.0]);
+        let idle = ROWS.iter().position(|row| row.load == Load::Idle).unwrap();
+        let idle = measured(idle, &[550.0], &[1000.0]);
         assert_eq!(summarize(&idle).pass, Some(true));
+    }
+
+    #[test]
+    fn a_proxy_is_held_to_both() {
+        let index = ROWS.iter().position(|row| row.name == "proxy-small").unwrap();
+        let mut measured = measured(index, &[14.0], &[10.0]);
+        assert_eq!(summarize(&measured).pass, None, "without HAProxy nothing is said");
+        for (haproxy, pass) in [(16.0, true), (14.0, false)] {
+            measured.rounds.insert(Who::Haproxy, vec![round(haproxy)]);
+            let summary = summarize(&measured);
+            assert_eq!(
+                (summary.pass, summary.haproxy.unwrap().median),
+                (Some(pass), haproxy / 10.0)
+            );
+        }
     }
 
     #[test]

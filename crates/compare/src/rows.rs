@@ -1,5 +1,5 @@
 //! What is measured: one entry a row, in the order of the report.
-//! Invariant: a row is a request to `benches/conf/nginx.conf` and a target, never code.
+//! Invariant: a row is a request to `benches/conf/nginx.conf` or `proxy.conf` and a target, never code.
 
 use forebay_testkit::case::FileSpec;
 
@@ -8,8 +8,19 @@ use forebay_testkit::case::FileSpec;
 pub enum Target {
     /// nginx's processor time per request over Forebay's, at least.
     CpuRatio(f64),
+    /// The same, and HAProxy's over Forebay's, at least.
+    CpuRatios {
+        /// Over nginx.
+        nginx: f64,
+        /// Over HAProxy.
+        haproxy: f64,
+    },
+    /// The 99th percentile of nginx's response time over Forebay's, at least.
+    P99Ratio(f64),
     /// Bytes per connection, at most.
     BytesAtMost(f64),
+    /// Microseconds of the slowest request, at most.
+    SlowestAtMost(f64),
     /// Shown, not judged.
     None,
 }
@@ -19,8 +30,26 @@ pub enum Target {
 pub enum Load {
     /// Requests as fast as they are answered.
     Requests,
+    /// As many requests a second as 70 % of what nginx answers at most.
+    Steady,
     /// Connections that have made one request and now wait.
     Idle,
+    /// Connections that ask and do not read.
+    Stalled,
+    /// Uploads of [`UPLOADS`], one after the other.
+    Uploads,
+}
+
+/// Sizes of uploads around that of the buffer (8 kB) they go through, in bytes.
+pub const UPLOADS: [usize; 7] = [4_000, 8_000, 8_200, 10_000, 12_000, 16_000, 64_000];
+
+/// What the servers run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// `benches/conf/nginx.conf`: files and short answers.
+    Files,
+    /// `benches/conf/proxy.conf`, in front of `backend.conf`.
+    Proxy,
 }
 
 /// One row.
@@ -34,6 +63,10 @@ pub struct Row {
     pub path: &'static str,
     /// Header fields beside `Host`.
     pub headers: &'static [&'static str],
+    /// Bytes of a request body; 0: a GET.
+    pub body: usize,
+    /// What the servers run.
+    pub setting: Setting,
     /// How it is measured.
     pub load: Load,
     /// What it has to reach.
@@ -47,7 +80,18 @@ const fn requests(
     headers: &'static [&'static str],
     target: Target,
 ) -> Row {
-    Row { name, what, path, headers, load: Load::Requests, target }
+    let (load, setting) = (Load::Requests, Setting::Files);
+    Row { name, what, path, headers, body: 0, setting, load, target }
+}
+
+const fn proxied(
+    name: &'static str,
+    what: &'static str,
+    path: &'static str,
+    load: Load,
+    target: Target,
+) -> Row {
+    Row { name, what, path, headers: &[], body: 0, setting: Setting::Proxy, load, target }
 }
 
 /// Every row.
@@ -108,13 +152,66 @@ pub const ROWS: &[Row] = &[
     requests("sub", "sub_filter on 64 kB", "/sub/64k.html", &[], Target::CpuRatio(1.0)),
     requests("ssi", "SSI page of 64 kB", "/ssi/ssi.html", &[], Target::CpuRatio(1.0)),
     Row {
-        name: "idle",
-        what: "memory per idle connection",
-        path: "/return",
-        headers: &[],
         load: Load::Idle,
-        target: Target::BytesAtMost(1024.0),
+        ..requests(
+            "idle",
+            "memory per idle connection",
+            "/return",
+            &[],
+            Target::BytesAtMost(1024.0),
+        )
     },
+    proxied(
+        "proxy-small",
+        "proxy of a small response, kept-alive upstream",
+        "/small",
+        Load::Requests,
+        Target::CpuRatios { nginx: 1.3, haproxy: 1.5 },
+    ),
+    proxied("proxy-64k", "proxy of 64 kB", "/64k.html", Load::Requests, Target::CpuRatio(1.1)),
+    Row {
+        body: 64_000,
+        ..proxied(
+            "upload-64k",
+            "upload of 64 kB, unbuffered",
+            "/upload",
+            Load::Requests,
+            Target::CpuRatio(1.2),
+        )
+    },
+    Row {
+        headers: &["Connection: close"],
+        ..proxied(
+            "proxy-close",
+            "proxy, a connection per request of the client",
+            "/small",
+            Load::Requests,
+            Target::CpuRatio(1.1),
+        )
+    },
+    proxied(
+        "proxy-p99",
+        "proxy: 99th percentile at 70 % of nginx's load",
+        "/small",
+        Load::Steady,
+        Target::P99Ratio(1.0),
+    ),
+    proxied(
+        "proxy-stalled",
+        "proxy: memory per stalled download of 10 MB",
+        "/stalled/10m.html",
+        Load::Stalled,
+        // proxy_buffers and proxy_buffer_size, and what two connections and a request take beside.
+        Target::BytesAtMost((9 * 4096 + 8192) as f64),
+    ),
+    proxied(
+        "upload-sizes",
+        "slowest upload of 4 to 64 kB through 8 kB",
+        "/upload",
+        Load::Uploads,
+        // A delayed acknowledgement is 40 ms.
+        Target::SlowestAtMost(35_000.0),
+    ),
 ];
 
 /// The files that the rows ask for.
@@ -125,6 +222,7 @@ pub fn files() -> Vec<FileSpec> {
         ("16k.html", 16_384),
         ("64k.html", 65_536),
         ("1m.html", 1_000_000),
+        ("10m.html", 10_000_000),
     ];
     let mut files: Vec<FileSpec> =
         texts.into_iter().map(|(name, size)| FileSpec::new(name, text(size))).collect();
