@@ -181,3 +181,67 @@ fn host(name: &Name) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A right answer to a question, its records in compressed form.
+    fn answer(question: &Question) -> Vec<u8> {
+        let mut bytes = question.bytes().unwrap();
+        // A response with two answers.
+        bytes[2] |= 0x80;
+        bytes[7] = 2;
+        for last in [1, 2] {
+            bytes.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 0, 0, last]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn broken_answers_are_refused_and_never_panic() {
+        let question = Question::new("host.a.test", Kind::V4).unwrap();
+        let good = answer(&question);
+        let Reply::Addresses { ips, ttl_s } = question.judge(&good) else { panic!("good") };
+        assert_eq!((ips.len(), ttl_s), (2, 60));
+        for len in 0..good.len() {
+            assert_eq!(question.judge(&good[..len]), Reply::Foreign, "{len} bytes");
+        }
+        for at in 0..good.len() {
+            for bit in 0..8 {
+                let mut bad = good.clone();
+                bad[at] ^= 1 << bit;
+                // Nothing in front of the records may differ but the case of the name.
+                let reply = question.judge(&bad);
+                let is_case = (12..25).contains(&at) && bit == 5 && bad[at].is_ascii_alphabetic();
+                if (at < 2 || (12..29).contains(&at)) && !is_case {
+                    assert_eq!(reply, Reply::Foreign, "byte {at}, bit {bit}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_that_points_to_itself_ends() {
+        let question = Question::new("a.test", Kind::V4).unwrap();
+        let mut bytes = question.bytes().unwrap();
+        bytes[2] |= 0x80;
+        bytes[7] = 1;
+        let own = bytes.len() as u8;
+        bytes.extend([0xc0, own, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 0, 0, 1]);
+        assert_eq!(question.judge(&bytes), Reply::Foreign);
+    }
+
+    #[test]
+    fn a_thousand_addresses_are_some() {
+        let question = Question::new("a.test", Kind::V4).unwrap();
+        let mut bytes = question.bytes().unwrap();
+        bytes[2] |= 0x80;
+        bytes[6..8].copy_from_slice(&1000u16.to_be_bytes());
+        for _ in 0..1000 {
+            bytes.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 0, 0, 1]);
+        }
+        let Reply::Addresses { ips, .. } = question.judge(&bytes) else { panic!("good") };
+        assert_eq!(ips.len(), MAX_ADDRESSES);
+    }
+}
