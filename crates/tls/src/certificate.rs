@@ -4,9 +4,10 @@
 //! errors are what nginx prints behind `cannot load certificate "FILE": `.
 //! Invariant: no file is opened here.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::{
+    Error, InconsistentKeys,
     crypto::aws_lc_rs::sign::any_supported_type,
     pki_types::{
         CertificateDer, CertificateRevocationListDer, PrivateKeyDer,
@@ -25,9 +26,16 @@ pub struct Chain(pub(crate) Vec<CertificateDer<'static>>);
 #[derive(Clone, Debug)]
 pub struct PrivateKey(pub(crate) Arc<dyn SigningKey>);
 
-/// A chain and the key of its first certificate, which fit.
+/// A chain and the key of its first certificate, which fit; and what is stapled to them. Clones share
+/// it all.
 #[derive(Clone, Debug)]
-pub struct KeyPair(pub(crate) Arc<CertifiedKey>);
+pub struct KeyPair(Arc<Pair>);
+
+#[derive(Debug)]
+struct Pair {
+    chain: Vec<CertificateDer<'static>>,
+    current: RwLock<Arc<CertifiedKey>>,
+}
 
 impl Chain {
     /// Reads all certificates of a PEM file. The error is the text behind the file's name.
@@ -148,9 +156,8 @@ impl KeyPair {
     pub fn new(chain: &Chain, key: &PrivateKey) -> Result<KeyPair, String> {
         let pair = CertifiedKey::new(chain.0.clone(), key.0.clone());
         match pair.keys_match() {
-            Ok(()) => Ok(KeyPair(Arc::new(pair))),
-            Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
-                Ok(KeyPair(Arc::new(pair)))
+            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
+                Ok(KeyPair::of(pair))
             }
             Err(_) => {
                 Err("(SSL: error:05800074:x509 certificate routines::key values mismatch)"
@@ -159,16 +166,32 @@ impl KeyPair {
         }
     }
 
+    fn of(pair: CertifiedKey) -> KeyPair {
+        let chain = pair.cert.clone();
+        KeyPair(Arc::new(Pair { chain, current: RwLock::new(Arc::new(pair)) }))
+    }
+
     /// The same with a stapled OCSP response, in DER (`ssl_stapling_file`); `None`: without one.
     pub fn with_ocsp(&self, response: Option<Vec<u8>>) -> KeyPair {
-        let mut pair = (*self.0).clone();
+        let mut pair = (*self.current()).clone();
         pair.ocsp = response;
-        KeyPair(Arc::new(pair))
+        KeyPair::of(pair)
+    }
+
+    /// Staples another OCSP response from now on, wherever this pair serves (`ssl_stapling`).
+    pub fn staple(&self, response: Option<Vec<u8>>) {
+        let mut pair = (*self.current()).clone();
+        pair.ocsp = response;
+        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(pair);
+    }
+
+    pub(crate) fn current(&self) -> Arc<CertifiedKey> {
+        self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The certificates, the server's own first, in DER.
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
-        &self.0.cert
+        &self.0.chain
     }
 }
 

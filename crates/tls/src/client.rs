@@ -54,8 +54,9 @@ impl ClientConfig {
             .with_custom_certificate_verifier(any);
         let mut config = match &settings.certificate {
             None => builder.with_no_client_auth(),
-            Some(pair) => builder
-                .with_client_cert_resolver(Arc::new(SingleCertAndKey::from((*pair.0).clone()))),
+            Some(pair) => {
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.current())))
+            }
         };
         config.alpn_protocols = settings.alpn.clone();
         // An upstream that ignores ALPN is spoken to in what nginx speaks.

@@ -161,7 +161,7 @@ thread_local! {
 /// The certificates of a server, of which a client gets the one that it can use.
 #[derive(Debug)]
 struct Certificates {
-    pairs: Vec<Arc<CertifiedKey>>,
+    pairs: Vec<KeyPair>,
     /// The suites of TLS 1.2 that we speak, of which each is for one kind of key.
     suites: Vec<&'static Tls12CipherSuite>,
 }
@@ -172,8 +172,7 @@ impl Certificates {
             SupportedCipherSuite::Tls12(suite) => Some(*suite),
             SupportedCipherSuite::Tls13(_) => None,
         });
-        let pairs = pairs.iter().map(|pair| pair.0.clone()).collect();
-        Certificates { pairs, suites: suites.collect() }
+        Certificates { pairs: pairs.to_vec(), suites: suites.collect() }
     }
 
     /// Whether the client has a suite of TLS 1.2 for such a key.
@@ -204,12 +203,13 @@ impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: RustlsHello<'_>) -> Option<Arc<CertifiedKey>> {
         let offered = hello.signature_schemes();
         let tls12 = TLS12.get();
+        let pairs: Vec<_> = self.pairs.iter().map(KeyPair::current).collect();
         let found = offered.iter().find_map(|scheme| {
             let usable = |pair: &&Arc<CertifiedKey>| {
                 pair.key.choose_scheme(&[*scheme]).is_some()
                     && (!tls12 || self.has_suite(pair, &hello))
             };
-            self.pairs.iter().find(usable)
+            pairs.iter().find(usable)
         })?;
         SIGNED.set(found.key.choose_scheme(offered).map(|signer| signer.scheme()));
         Some(found.clone())

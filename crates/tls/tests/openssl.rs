@@ -202,3 +202,137 @@ fn keys_and_certificates_that_do_not_fit_are_refused() {
          line:Expecting: ANY PRIVATE KEY)"
     );
 }
+
+/// An authority with a leaf, and a responder that it authorised.
+fn authority(dir: &Dir) -> Option<()> {
+    let config = "[leaf]\nauthorityInfoAccess=OCSP;URI:http://ocsp.example:8080/x\n\
+                  [responder]\nextendedKeyUsage=OCSPSigning\n[ca]\nbasicConstraints=CA:TRUE\n\
+                  [req]\ndistinguished_name=dn\n[dn]\n";
+    fs::write(dir.0.join("x.cnf"), config).unwrap();
+    let p256 = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+    let root = [
+        "req",
+        "-config",
+        "x.cnf",
+        "-x509",
+        "-extensions",
+        "ca",
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+        "-subj",
+        "/CN=CA",
+    ];
+    openssl(&dir.0, &[&root[..], &p256].concat())?;
+    for (name, serial) in
+        [("leaf", "10"), ("revoked", "11"), ("responder", "12"), ("stranger", "13")]
+    {
+        let (key, csr, pem) = (format!("{name}.key"), format!("{name}.csr"), format!("{name}.pem"));
+        let subject = format!("/CN={name}");
+        let ask = ["req", "-config", "x.cnf", "-keyout", &key, "-out", &csr, "-subj", &subject];
+        openssl(&dir.0, &[&ask[..], &p256].concat());
+        // The stranger is one that nobody authorised to answer.
+        let section = if name == "responder" { "responder" } else { "leaf" };
+        openssl(
+            &dir.0,
+            &[
+                "x509",
+                "-req",
+                "-in",
+                &csr,
+                "-CA",
+                "ca.pem",
+                "-CAkey",
+                "ca.key",
+                "-set_serial",
+                serial,
+                "-days",
+                "30",
+                "-extfile",
+                "x.cnf",
+                "-extensions",
+                section,
+                "-out",
+                &pem,
+            ],
+        );
+    }
+    let index = "V\t491231235959Z\t\t0A\tunknown\t/CN=leaf\n\
+                 R\t491231235959Z\t220101000000Z\t0B\tunknown\t/CN=revoked\n";
+    fs::write(dir.0.join("index.txt"), index).unwrap();
+    Some(())
+}
+
+#[test]
+fn ocsp_is_spoken_with_openssls_responder() {
+    let dir = Dir::new("ocsp");
+    if authority(&dir).is_none() {
+        return;
+    }
+    let read = |file: &str| certificates_from_pem(&dir.read(file)).unwrap().remove(0);
+    let (issuer, leaf) = (read("ca.pem"), read("leaf.pem"));
+    let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64;
+    assert_eq!(ocsp_responder(&leaf).as_deref(), Some("http://ocsp.example:8080/x"));
+    assert_eq!(ocsp_responder(&issuer), None);
+    let answer = |about: &CertificateDer<'_>, signer: &str| {
+        fs::write(dir.0.join("request"), ocsp_request(about, &issuer).unwrap()).unwrap();
+        let (pem, key) = (format!("{signer}.pem"), format!("{signer}.key"));
+        openssl(
+            &dir.0,
+            &[
+                "ocsp",
+                "-index",
+                "index.txt",
+                "-rsigner",
+                &pem,
+                "-rkey",
+                &key,
+                "-CA",
+                "ca.pem",
+                "-reqin",
+                "request",
+                "-respout",
+                "response",
+                "-ndays",
+                "2",
+            ],
+        );
+        dir.read("response")
+    };
+    for (file, signer, want) in [
+        ("leaf.pem", "ca", Ok(OcspStatus::Good)),
+        ("leaf.pem", "responder", Ok(OcspStatus::Good)),
+        ("revoked.pem", "ca", Ok(OcspStatus::Revoked)),
+        ("responder.pem", "ca", Ok(OcspStatus::Unknown)),
+        ("leaf.pem", "stranger", Err("OCSP_basic_verify() failed")),
+    ] {
+        let der = read(file);
+        let response = answer(&der, signer);
+        let found = ocsp_check(&response, &der, &issuer, now_s, true);
+        assert_eq!(found.map(|found| found.status), want.map_err(str::to_owned), "{file} {signer}");
+        assert!(ocsp_check(&response, &der, &issuer, now_s, false).is_ok());
+    }
+    let response = answer(&leaf, "ca");
+    let until_s = ocsp_check(&response, &leaf, &issuer, now_s, true).unwrap().valid_until_s;
+    assert!((now_s + 172_000..now_s + 173_000).contains(&until_s.unwrap()));
+    let other = ocsp_check(&response, &read("revoked.pem"), &issuer, now_s, true);
+    assert_eq!(other.unwrap_err(), "certificate status not found in the OCSP response");
+    for when_s in [now_s - 1000, now_s + 200_000] {
+        let early = ocsp_check(&response, &leaf, &issuer, when_s, true);
+        assert_eq!(early.unwrap_err(), "OCSP_check_validity() failed");
+    }
+    // What is cut or changed is never good.
+    for cut in 0..response.len() {
+        assert!(ocsp_check(&response[..cut], &leaf, &issuer, now_s, true).is_err());
+        let mut changed = response.clone();
+        changed[cut] ^= 0x41;
+        if let Ok(found) = ocsp_check(&changed, &leaf, &issuer, now_s, true) {
+            // Certificates that go with it may be anything.
+            assert_eq!(found.status, OcspStatus::Good);
+        }
+    }
+    let refused = [0x30, 3, 0x0a, 1, 6];
+    let error = ocsp_check(&refused, &leaf, &issuer, now_s, true).unwrap_err();
+    assert_eq!(error, "OCSP response not successful (6: unauthorized)");
+}
