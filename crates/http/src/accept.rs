@@ -180,7 +180,7 @@ impl Thread {
 }
 
 async fn accept_on(thread: Rc<Thread>, listening: Rc<Listening>, socket: OwnedFd) {
-    let acceptor = match Acceptor::new(socket) {
+    let mut acceptor = match Acceptor::new(socket) {
         Ok(acceptor) => acceptor,
         Err(error) => {
             let addr = &listening.addr;
@@ -194,7 +194,7 @@ async fn accept_on(thread: Rc<Thread>, listening: Rc<Listening>, socket: OwnedFd
                 let local = local_addr(&socket, &listening.addr);
                 start(&thread, &listening, socket, remote.map_or(Peer::Unix, Peer::Inet), local);
             }
-            Err(error) => pause(&thread, &error).await,
+            Err(error) => pause(&thread, &mut acceptor, &error).await,
         }
     }
 }
@@ -207,16 +207,18 @@ fn local_addr(socket: &Socket, listening: &Addr) -> Peer {
 }
 
 /// After a failed accept. Running out of descriptors is no reason to spin.
-async fn pause(thread: &Thread, error: &io::Error) {
+async fn pause(thread: &Thread, acceptor: &mut Acceptor, error: &io::Error) {
     const EMFILE: i32 = 24;
     const ENFILE: i32 = 23;
     const ENOBUFS: i32 = 105;
     const ENOMEM: i32 = 12;
+    const ENOSPC: i32 = 28;
     let cause = forebay_conf::error::errno_text(error);
     match error.raw_os_error() {
-        Some(EMFILE | ENFILE | ENOBUFS | ENOMEM) => {
+        Some(EMFILE | ENFILE | ENOBUFS | ENOMEM | ENOSPC) => {
             thread.error_log(Severity::Crit, format_args!("accept4() failed ({cause})"));
             timer::shed_idle(32);
+            acceptor.rest();
             timer::sleep(ACCEPT_PAUSE_MS).await;
         }
         // The client was gone before it was accepted.
@@ -299,3 +301,6 @@ async fn serve_proxied<T: Transport>(
     let preread = (!rest.is_empty()).then(|| rest.into_boxed_slice());
     h1::serve(open, io, connection, listening, preread).await;
 }
+
+#[cfg(test)]
+mod tests;

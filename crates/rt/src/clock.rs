@@ -22,6 +22,7 @@ struct Reading {
 thread_local! {
     static READING: Cell<Reading> = const { Cell::new(Reading { mono_ms: 0, wall_ms: 0, left: 0 }) };
     static BATCHED: Cell<bool> = const { Cell::new(false) };
+    static PAUSED: Cell<Option<Reading>> = const { Cell::new(None) };
 }
 
 /// From now on, this thread reads the clocks once for each batch of events, as nginx does, and not at
@@ -30,10 +31,32 @@ pub fn batch() {
     BATCHED.set(true);
 }
 
+/// Stops the clocks of this thread, for tests: they move by [`advance`] alone, and an event loop that
+/// has nothing else to do moves them to where its next timer is due.
+pub fn pause() {
+    PAUSED.set(Some(Reading { left: REUSE, ..read() }));
+    refresh();
+}
+
+/// Moves the stopped clocks of this thread on.
+///
+/// # Panics
+///
+/// Unless they are stopped.
+pub fn advance(ms: u64) {
+    let now = PAUSED.get().expect("the clocks are stopped");
+    PAUSED.set(Some(Reading { mono_ms: now.mono_ms + ms, wall_ms: now.wall_ms + ms, ..now }));
+    refresh();
+}
+
+/// Whether the clocks of this thread are stopped.
+pub(crate) fn is_paused() -> bool {
+    PAUSED.get().is_some()
+}
+
 /// Reads the clocks anew for this thread.
 pub fn refresh() {
-    let reading = read();
-    READING.set(reading);
+    READING.set(PAUSED.get().unwrap_or_else(read));
 }
 
 fn read() -> Reading {
@@ -48,9 +71,8 @@ fn read() -> Reading {
 fn reading() -> Reading {
     let kept = READING.get();
     if kept.left == 0 {
-        let fresh = read();
-        READING.set(fresh);
-        return fresh;
+        refresh();
+        return READING.get();
     }
     READING.set(Reading { left: kept.left - 1, ..kept });
     kept
@@ -171,6 +193,15 @@ mod tests {
             - 719_469;
         let of_day = i64::from(t.hour * 3600 + t.minute * 60 + t.second);
         assert_eq!(days * 86_400 + of_day - i64::from(t.offset_minutes) * 60, 1_700_000_000);
+    }
+
+    #[test]
+    fn a_stopped_clock_moves_when_it_is_told() {
+        pause();
+        let (mono, wall) = (now_ms(), wall_ms());
+        assert!((0..100).all(|_| now_ms() == mono && wall_ms() == wall));
+        advance(1500);
+        assert_eq!((now_ms(), wall_ms()), (mono + 1500, wall + 1500));
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod channel;
 pub mod clock;
 pub mod connect;
 pub mod errno;
+mod event_loop;
 pub mod inherit;
 pub mod listen;
 pub mod pool;

@@ -141,9 +141,8 @@ mod tests {
 
     #[test]
     fn a_pooled_future_gives_its_result() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let n = 21;
-        assert_eq!(runtime.block_on(Pooled::new(async move { n * 2 })), 42);
+        assert_eq!(crate::task::block_on(Pooled::new(async move { n * 2 })), 42);
     }
 
     #[test]

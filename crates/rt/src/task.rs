@@ -1,7 +1,7 @@
 //! Tasks of an event-loop thread: futures that need not be `Send`, and never leave the thread.
 //!
 //! This, [`crate::timer`] and [`crate::transport`] are all that code on a worker thread needs of the
-//! event loop. Invariant: who spawns, sleeps or waits for a socket names this crate, not what it is
+//! event loop. Invariant: who spawns, sleeps or waits for a socket names these, not what they are
 //! built on.
 
 use std::{
@@ -9,13 +9,11 @@ use std::{
     task::Poll,
 };
 
-use tokio::runtime::{Builder, LocalOptions};
-
-use crate::timer;
+use crate::event_loop::{self, TaskKey};
 
 /// A spawned task, to end it early. Dropping it leaves the task alone.
 #[derive(Debug)]
-pub struct AbortHandle(tokio::task::AbortHandle);
+pub struct AbortHandle(TaskKey);
 
 impl AbortHandle {
     /// Drops the task's future when its turn comes, without polling it again. A task that is done
@@ -31,7 +29,12 @@ impl AbortHandle {
 ///
 /// Outside of an event loop ([`block_on`], [`crate::worker`]).
 pub fn spawn_local(future: impl Future<Output = ()> + 'static) -> AbortHandle {
-    AbortHandle(tokio::task::spawn_local(future).abort_handle())
+    AbortHandle(event_loop::spawn(future))
+}
+
+/// Whether this thread has an event loop, and tasks can be spawned.
+pub fn can_spawn() -> bool {
+    event_loop::is_running()
 }
 
 /// Lets others have their turn, input and output too, then goes on.
@@ -50,12 +53,5 @@ pub async fn yield_now() {
 /// Runs an event loop on this thread until the future is done; what it has spawned is dropped then.
 /// Worker threads have more to say: [`crate::worker::spawn`].
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .build_local(LocalOptions::default())
-        .expect("an event loop can be made: the process has descriptors left");
-    runtime.block_on(async {
-        tokio::task::spawn_local(timer::run());
-        future.await
-    })
+    event_loop::run(|| {}, future)
 }

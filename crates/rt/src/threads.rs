@@ -170,11 +170,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-
-    fn block_on<F: Future>(future: F) -> F::Output {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        runtime.expect("a runtime").block_on(future)
-    }
+    use crate::task::block_on;
 
     #[test]
     fn work_is_done_by_other_threads() {

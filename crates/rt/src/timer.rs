@@ -9,12 +9,11 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    future::Future,
+    pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
-    time::Duration,
 };
-
-use tokio::sync::Notify;
 
 use crate::clock;
 
@@ -42,11 +41,15 @@ struct Wheel {
     nodes: Vec<Rc<Node>>,
     free: Vec<Rc<Node>>,
     spare: Vec<Vec<Rc<Node>>>,
-    changed: Rc<Notify>,
+    /// Who waits to the millisecond ([`sleep`]), by when and in the order of asking.
+    sleepers: BTreeMap<(u64, u64), Waker>,
+    asked: u64,
 }
 
 thread_local! {
     static WHEEL: RefCell<Wheel> = RefCell::default();
+    /// When the wheel is to be looked at next, in [`clock::now_ms`].
+    static NEXT: Cell<u64> = const { Cell::new(NEVER) };
 }
 
 /// Whether a connection waits for a request.
@@ -145,19 +148,47 @@ impl Drop for Timer {
 fn hold(node: &Rc<Node>, tick: u64) {
     WHEEL.with_borrow_mut(|wheel| {
         node.held_at.set(tick);
-        let first = wheel.ticks.first_key_value().is_none_or(|(first, _)| tick < *first);
+        NEXT.set(NEXT.get().min(tick * TICK_MS));
         let spare = &mut wheel.spare;
         let list = wheel.ticks.entry(tick).or_insert_with(|| spare.pop().unwrap_or_default());
         list.push(node.clone());
-        if first {
-            wheel.changed.notify_one();
-        }
     });
 }
 
 /// Waits that many milliseconds, to the millisecond: for waits that are a service, not a limit.
-pub async fn sleep(ms: u64) {
-    tokio::time::sleep(Duration::from_millis(ms)).await;
+pub fn sleep(ms: u64) -> Sleep {
+    let deadline = clock::now_ms().saturating_add(ms);
+    WHEEL.with_borrow_mut(|wheel| {
+        wheel.asked += 1;
+        Sleep { key: (deadline, wheel.asked) }
+    })
+}
+
+/// See [`sleep`]. Belongs to the thread that made it.
+#[derive(Debug)]
+pub struct Sleep {
+    key: (u64, u64),
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.key.0 <= clock::now_ms() {
+            return Poll::Ready(());
+        }
+        NEXT.set(NEXT.get().min(self.key.0));
+        let waker = cx.waker().clone();
+        let _replaced = WHEEL.with_borrow_mut(|wheel| wheel.sleepers.insert(self.key, waker));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        // While the thread ends, the wheel may be gone already.
+        let _ = WHEEL.try_with(|wheel| wheel.borrow_mut().sleepers.remove(&self.key));
+    }
 }
 
 /// Closes the connections that have been idle longest, at most `count`; says how many.
@@ -195,30 +226,44 @@ fn fire(node: &Rc<Node>) {
     }
 }
 
-/// Runs the wheel of this thread; every event loop spawns it once. Sleeps as long as nothing can
-/// be due: a thread without armed timers is never woken.
-pub(crate) async fn run() {
-    let changed = WHEEL.with_borrow(|wheel| wheel.changed.clone());
-    loop {
-        let next = WHEEL.with_borrow(|wheel| wheel.ticks.first_key_value().map(|(tick, _)| *tick));
-        let Some(tick) = next else {
-            changed.notified().await;
-            continue;
-        };
-        let wait = (tick * TICK_MS).saturating_sub(clock::now_ms());
-        if wait > 0 {
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(wait)) => {}
-                () = changed.notified() => continue,
-            }
-        }
-        turn();
-    }
+/// How long nothing can be due; `None`: for ever, as no timer is armed.
+pub(crate) fn until_next_ms() -> Option<u64> {
+    let next = NEXT.get();
+    (next != NEVER).then(|| next.saturating_sub(clock::now_ms()))
 }
 
 /// Fires what is due, and moves on what was put off.
-fn turn() {
+pub(crate) fn turn() {
     let now = clock::now_ms();
+    if now < NEXT.get() {
+        return;
+    }
+    // What is put into the wheel meanwhile tells by itself.
+    NEXT.set(NEVER);
+    wake_sleepers(now);
+    turn_wheel(now);
+    let next = WHEEL.with_borrow(|wheel| {
+        let tick = wheel.ticks.first_key_value().map_or(NEVER, |(tick, _)| tick * TICK_MS);
+        let sleeper = wheel.sleepers.first_key_value().map_or(NEVER, |((due, _), _)| *due);
+        tick.min(sleeper)
+    });
+    NEXT.set(NEXT.get().min(next));
+}
+
+fn wake_sleepers(now: u64) {
+    loop {
+        let due = WHEEL.with_borrow_mut(|wheel| match wheel.sleepers.first_entry() {
+            Some(entry) if entry.key().0 <= now => Some(entry.remove()),
+            _ => None,
+        });
+        match due {
+            Some(waker) => waker.wake(),
+            None => return,
+        }
+    }
+}
+
+fn turn_wheel(now: u64) {
     loop {
         let due = WHEEL.with_borrow_mut(|wheel| match wheel.ticks.first_entry() {
             Some(entry) if entry.key() * TICK_MS <= now => Some(entry.remove_entry()),
@@ -253,16 +298,8 @@ fn turn() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::block_on;
     use std::future::poll_fn;
-
-    fn block_on<T>(future: impl Future<Output = T>) -> T {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = builder.enable_time().build_local(Default::default()).unwrap();
-        runtime.block_on(async {
-            tokio::task::spawn_local(run());
-            future.await
-        })
-    }
 
     #[test]
     fn a_timer_fires_after_its_time_and_not_before() {

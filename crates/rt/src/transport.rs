@@ -5,6 +5,7 @@
 
 use std::{
     cell::Cell,
+    future::poll_fn,
     io::{self, IoSlice},
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
@@ -14,9 +15,11 @@ use std::{
 
 use rustix::{
     buffer::spare_capacity,
+    io::Errno,
     net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, recv, send, sendmsg},
 };
-use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::event_loop::{self, Watch};
 
 /// A connected byte stream.
 pub trait Transport: 'static {
@@ -70,122 +73,102 @@ pub trait Transport: 'static {
 /// A TCP or unix socket.
 ///
 /// It is made known to the event loop when it first has to wait. A request that has arrived with its
-/// connection, and is the only one on it, is answered without that: two system calls less.
-pub struct Socket(State);
-
-enum State {
-    /// Accepted, and never waited for.
-    Fresh(OwnedFd),
-    /// Known to the event loop.
-    Watched(AsyncFd<OwnedFd>),
-    /// Could not be made known to the event loop.
-    Lost,
+/// connection, and is the only one on it, is answered without that: a system call less. From then on it
+/// belongs to that thread; only [`Socket::into_fd`] and dropping it work everywhere.
+pub struct Socket {
+    // Before the descriptor: its number may be given out again as soon as it is closed.
+    watch: Watch,
+    fd: OwnedFd,
 }
 
 impl Socket {
-    /// A connected, non-blocking socket.
+    /// A connected, non-blocking socket, or one that is being connected.
     pub fn new(fd: OwnedFd) -> Socket {
-        Socket(State::Fresh(fd))
+        Socket { watch: Watch::NONE, fd }
     }
 
     /// The descriptor, taken off the event loop: for another thread. From any thread.
     pub fn into_fd(self) -> Option<OwnedFd> {
-        match self.0 {
-            State::Fresh(fd) => Some(fd),
-            State::Watched(fd) => Some(fd.into_inner()),
-            State::Lost => None,
+        if self.watch.is_some() {
+            self.watch.leave(self.fd.as_fd());
         }
+        Some(self.fd)
     }
 
     /// Ready when the socket takes output: for a connection under way that it is established, or has
     /// failed (`SO_ERROR` says which).
     pub fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.watch()?;
-        let State::Watched(fd) = &self.0 else { return Poll::Ready(Err(lost())) };
-        fd.poll_write_ready(cx).map_ok(|mut guard| guard.retain_ready())
+        if !self.watch.is_some() {
+            self.watch = Watch::full(self.fd.as_fd())?;
+        }
+        self.watch.poll_writable(cx)
     }
 
     /// What went wrong with a connection under way (`SO_ERROR`), once it is writable.
     pub fn pending_error(&self) -> io::Result<()> {
-        let fd = self.fd().ok_or_else(lost)?;
-        Ok(rustix::net::sockopt::socket_error(fd)??)
+        Ok(rustix::net::sockopt::socket_error(&self.fd)??)
     }
 
     /// Our end of it, if it is TCP.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        SocketAddr::try_from(rustix::net::getsockname(self.fd()?).ok()?).ok()
+        SocketAddr::try_from(rustix::net::getsockname(&self.fd).ok()?).ok()
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.0 {
-            State::Fresh(fd) => Some(fd.as_fd()),
-            State::Watched(fd) => Some(fd.get_ref().as_fd()),
-            State::Lost => None,
+    fn watched(&mut self) -> io::Result<&Watch> {
+        if !self.watch.is_some() {
+            self.watch = Watch::stream(self.fd.as_fd())?;
         }
+        Ok(&self.watch)
     }
 
-    /// Tries what may have to wait; the first time that it has to, the event loop is told.
-    fn poll_io(
-        &mut self,
-        cx: &mut Context<'_>,
-        interest: Interest,
-        mut f: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
-        drained: impl Fn(usize) -> bool,
-    ) -> Poll<io::Result<usize>> {
-        if let State::Fresh(fd) = &self.0 {
-            let result = match Arrival::worth_a_try() {
-                true => retry(|| f(fd.as_fd())),
-                false => Err(io::ErrorKind::WouldBlock.into()),
-            };
-            match result {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    Arrival::learn(false);
-                    self.watch()?;
-                }
-                result => {
-                    Arrival::learn(true);
-                    return Poll::Ready(result);
-                }
-            }
+    /// The first read of a connection, before the event loop is told of it.
+    fn read_fresh(&mut self, buf: &mut Vec<u8>) -> Option<io::Result<usize>> {
+        if self.watch.is_some() || !Arrival::worth_a_try() {
+            return None;
         }
-        let State::Watched(fd) = &self.0 else { return Poll::Ready(Err(lost())) };
-        loop {
-            let mut guard = ready!(match interest {
-                Interest::READABLE => fd.poll_read_ready(cx),
-                _ => fd.poll_write_ready(cx),
-            })?;
-            match retry(|| f(fd.get_ref().as_fd())) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                Ok(done) => {
-                    // The socket is empty (or full): the next question waits for an event, and need
-                    // not be asked in vain. What the kernel said about closing is kept.
-                    if drained(done) {
-                        guard.clear_ready();
-                    }
-                    return Poll::Ready(Ok(done));
-                }
-                result => return Poll::Ready(result),
-            }
-        }
+        let read = retry(|| receive(self.fd.as_fd(), buf));
+        let is_there = !matches!(&read, Err(error) if would_block(error));
+        Arrival::learn(is_there);
+        is_there.then_some(read)
     }
 
-    fn watch(&mut self) -> io::Result<()> {
-        if !matches!(self.0, State::Fresh(_)) {
-            return Ok(());
-        }
-        if let State::Fresh(fd) = std::mem::replace(&mut self.0, State::Lost) {
-            self.0 = State::Watched(watched(fd, Interest::READABLE.add(Interest::WRITABLE))?);
-        }
-        Ok(())
-    }
-
+    /// Writes, or learns that there is no room. `whole`: how much is to be written; less says that the
+    /// socket is full now.
     fn poll_output(
         &mut self,
         cx: &mut Context<'_>,
-        f: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
+        whole: usize,
+        f: impl Fn(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
-        self.poll_io(cx, Interest::WRITABLE, f, |_| false)
+        loop {
+            if self.watch.is_some() {
+                ready!(self.watch.poll_writable(cx))?;
+            }
+            let fd = self.fd.as_fd();
+            let written = retry(|| f(fd));
+            let is_full = match &written {
+                Ok(written) => *written < whole,
+                Err(error) => would_block(error),
+            };
+            if is_full && self.watch.is_some() {
+                self.watch.full_now(fd)?;
+            } else if is_full {
+                self.watch = Watch::full(fd)?;
+            }
+            match written {
+                Err(error) if would_block(&error) => {}
+                written => return Poll::Ready(written),
+            }
+        }
     }
+}
+
+fn receive(fd: BorrowedFd<'_>, buf: &mut Vec<u8>) -> io::Result<usize> {
+    Ok(recv(fd, spare_capacity(buf), RecvFlags::empty())?.0)
+}
+
+fn would_block(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
 }
 
 /// Whether requests arrive together with their connections on this thread: where they never do, a try
@@ -217,14 +200,6 @@ impl Arrival {
     }
 }
 
-fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd names one open descriptor for all of its life, and AsyncFd takes it from the
-    // event loop before it drops it.
-    #[allow(unsafe_code)]
-    let registered = unsafe { AsyncFd::register_with_interest(fd, interest) };
-    Ok(registered?)
-}
-
 fn retry(mut f: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match f() {
@@ -234,19 +209,26 @@ fn retry(mut f: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-fn lost() -> io::Error {
-    io::Error::from(io::ErrorKind::NotConnected)
-}
-
 impl Transport for Socket {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        let room = buf.capacity() - buf.len();
-        self.poll_io(
-            cx,
-            Interest::READABLE,
-            |fd| Ok(recv(fd, spare_capacity(buf), RecvFlags::empty())?.0),
-            |read| read > 0 && read < room,
-        )
+        if let Some(read) = self.read_fresh(buf) {
+            return Poll::Ready(read);
+        }
+        self.watched()?;
+        loop {
+            ready!(self.watch.poll_readable(cx))?;
+            let room = buf.capacity() - buf.len();
+            let read = retry(|| receive(self.fd.as_fd(), buf));
+            // A socket that gave less than there was room for is empty: the next question waits for an
+            // event, and need not be asked in vain. What the kernel said about closing is kept.
+            if !matches!(read, Ok(0)) && !matches!(read, Ok(read) if read == room) {
+                self.watch.drained();
+            }
+            match read {
+                Err(error) if would_block(&error) => {}
+                read => return Poll::Ready(read),
+            }
+        }
     }
 
     fn poll_write(
@@ -258,12 +240,12 @@ impl Transport for Socket {
         let mut flags = SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
         // The plainest call that will do: the kernel reads a message header more slowly.
-        self.poll_output(cx, |fd| match slices {
-            [one] => Ok(send(fd, one, flags)?),
-            _ => {
-                let mut control = SendAncillaryBuffer::default();
-                Ok(sendmsg(fd, slices, &mut control, flags)?)
-            }
+        if let [one] = slices {
+            return self.poll_output(cx, one.len(), |fd| Ok(send(fd, one, flags)?));
+        }
+        let whole = slices.iter().map(|slice| slice.len()).sum();
+        self.poll_output(cx, whole, |fd| {
+            Ok(sendmsg(fd, slices, &mut SendAncillaryBuffer::default(), flags)?)
         })
     }
 
@@ -274,41 +256,32 @@ impl Transport for Socket {
         offset: u64,
         count: usize,
     ) -> Poll<io::Result<usize>> {
-        self.poll_output(cx, |fd| {
+        // Less than asked for may be all that the file has.
+        self.poll_output(cx, 0, |fd| {
             let mut offset = offset;
             Ok(rustix::fs::sendfile(fd, file, Some(&mut offset), count)?)
         })
     }
 
     fn poll_peer_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.watch().is_err() {
-            return Poll::Ready(());
-        }
-        let State::Watched(fd) = &self.0 else { return Poll::Ready(()) };
-        match ready!(fd.poll_read_ready(cx)) {
-            // Bytes that nobody reads now: behind them, a closing is not seen.
-            Ok(guard) if !guard.ready().is_read_closed() => Poll::Pending,
-            _ => Poll::Ready(()),
+        match self.watched() {
+            Ok(watch) => watch.poll_closed(cx).map(|_| ()),
+            Err(_) => Poll::Ready(()),
         }
     }
 
     fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(fd) = self.fd() else { return Poll::Ready(Err(lost())) };
-        Poll::Ready(Ok(rustix::net::shutdown(fd, Shutdown::Write)?))
+        Poll::Ready(Ok(rustix::net::shutdown(&self.fd, Shutdown::Write)?))
     }
 
     fn reset_on_close(&self) {
-        if let Some(fd) = self.fd() {
-            // A socket that is gone already needs no reset.
-            let _ = socket2::SockRef::from(&fd).set_linger(Some(Duration::ZERO));
-        }
+        // A socket that is gone already needs no reset.
+        let _ = socket2::SockRef::from(&self.fd).set_linger(Some(Duration::ZERO));
     }
 
     fn cork(&self, on: bool) {
-        if let Some(fd) = self.fd() {
-            // Unix sockets have no packets to fill.
-            let _ = rustix::net::sockopt::set_tcp_cork(fd, on);
-        }
+        // Unix sockets have no packets to fill.
+        let _ = rustix::net::sockopt::set_tcp_cork(&self.fd, on);
     }
 
     fn sends_files(&self) -> bool {
@@ -316,51 +289,110 @@ impl Transport for Socket {
     }
 
     fn socket(&self) -> Option<RawFd> {
-        Some(self.fd()?.as_raw_fd())
+        Some(self.fd.as_raw_fd())
     }
 }
 
 /// A listening socket that connections are taken from.
-pub struct Acceptor(AsyncFd<OwnedFd>);
+///
+/// It is asked for as many connections as it has had lately at once, and not until it has none: what
+/// it has beyond that, the event loop tells anew. So a connection that comes alone costs one call.
+pub struct Acceptor {
+    watch: Watch,
+    fd: OwnedFd,
+    /// How many connections to ask for at an event.
+    expected: u32,
+    /// Of these, how many are left to ask for.
+    left: u32,
+    /// The turn of the loop in which the last event came.
+    batch: u64,
+    /// How many events in turns that follow each other must come before more is expected: the more
+    /// often that was in vain, the more.
+    doubt: u32,
+    in_a_row: u32,
+}
+
+/// How many connections are asked for at once at the most: others want their turn.
+const MAX_ACCEPTED: u32 = 64;
 
 impl Acceptor {
     /// Of a non-blocking listening socket; within an event loop.
     pub fn new(fd: OwnedFd) -> io::Result<Acceptor> {
-        Ok(Acceptor(watched(fd, Interest::READABLE)?))
+        let watch = Watch::listener(fd.as_fd())?;
+        Ok(Acceptor { watch, fd, expected: 1, left: 0, batch: 0, doubt: 1, in_a_row: 0 })
     }
 
     /// The next connection, and its other end, if that has an address.
-    pub async fn accept(&self) -> io::Result<(Socket, Option<SocketAddr>)> {
+    pub async fn accept(&mut self) -> io::Result<(Socket, Option<SocketAddr>)> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    fn poll_accept(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<(Socket, Option<SocketAddr>)>> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        if !self.watch.is_some() {
+            self.watch = Watch::listener(self.fd.as_fd())?;
+        }
         loop {
-            let mut guard = self.0.readable().await?;
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let accepted = guard.try_io(|fd| Ok(rustix::net::acceptfrom_with(fd, flags)?));
-            match accepted {
-                Ok(Ok((fd, peer))) => {
+            if self.left == 0 {
+                ready!(self.watch.poll_readable(cx))?;
+                self.begin();
+            }
+            self.left -= 1;
+            match rustix::net::acceptfrom_with(&self.fd, flags) {
+                Ok((fd, peer)) => {
                     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-                    return Ok((Socket::new(fd), peer));
+                    return Poll::Ready(Ok((Socket::new(fd), peer)));
                 }
-                Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(Err(error)) => return Err(error),
-                Err(_would_block) => {}
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    self.expected = (self.expected - self.left - 1).max(1);
+                    self.left = 0;
+                    self.doubt = (2 * self.doubt).min(MAX_ACCEPTED);
+                }
+                Err(error) => return Poll::Ready(Err(error.into())),
             }
         }
+    }
+
+    /// At an event. That it comes in the next turn again says that there were more than expected.
+    fn begin(&mut self) {
+        self.watch.drained();
+        let batch = event_loop::batch();
+        let follows = batch == self.batch.wrapping_add(1);
+        self.in_a_row = if follows { self.in_a_row + 1 } else { 0 };
+        if self.in_a_row >= self.doubt {
+            self.in_a_row = 0;
+            self.expected = (2 * self.expected).min(MAX_ACCEPTED);
+        }
+        self.batch = batch;
+        self.left = self.expected;
+    }
+
+    /// Leaves connections in the queue until the next [`Acceptor::accept`].
+    pub fn rest(&mut self) {
+        std::mem::replace(&mut self.watch, Watch::NONE).leave(self.fd.as_fd());
+        self.left = 0;
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        // The master has it open too, so that closing it here would not take it off the event loop.
+        self.rest();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::block_on as run;
     use std::{
-        future::poll_fn,
         io::{Read, Write},
         os::unix::net::UnixStream,
     };
-
-    fn run<T>(future: impl Future<Output = T>) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
-        runtime.block_on(future)
-    }
 
     fn pair() -> (Socket, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -382,7 +414,7 @@ mod tests {
             assert_eq!(read(&mut socket).await.unwrap(), b"hello");
             let slices = [IoSlice::new(b"wor"), IoSlice::new(b"ld")];
             assert_eq!(poll_fn(|cx| socket.poll_write(cx, &slices, false)).await.unwrap(), 5);
-            assert!(matches!(socket.0, State::Fresh(_)));
+            assert!(!socket.watch.is_some());
             let mut buf = [0; 5];
             peer.read_exact(&mut buf).unwrap();
             assert_eq!(&buf, b"world");
@@ -416,6 +448,32 @@ mod tests {
             drop(peer);
             assert_eq!(read(&mut socket).await.unwrap(), b"bye");
             assert_eq!(read(&mut socket).await.unwrap(), b"");
+        });
+    }
+
+    #[test]
+    fn connections_are_accepted_alone_in_crowds_and_after_a_rest() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let addr = listener.local_addr().unwrap();
+        run(async {
+            let mut acceptor = Acceptor::new(listener.into()).unwrap();
+            let mut asked = Vec::new();
+            for crowd in [40, 1, 40].into_iter().chain([1; 200]).chain([100, 1]) {
+                let clients: Vec<_> =
+                    (0..crowd).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
+                for client in &clients {
+                    let (_socket, peer) = acceptor.accept().await.unwrap();
+                    assert_eq!(peer, client.local_addr().ok());
+                }
+                asked.push(acceptor.expected);
+                if crowd == 40 {
+                    acceptor.rest();
+                }
+            }
+            let vain = asked[..203].windows(2).filter(|two| two[0] > 1 && two[1] == 1).count();
+            assert!(vain < 12, "one alone is seldom followed by a vain try: {asked:?}");
+            assert!(asked[203] > 8, "of a crowd, several are taken at once: {asked:?}");
         });
     }
 

@@ -2,9 +2,7 @@
 
 use std::{future::Future, io, thread};
 
-use tokio::runtime::{Builder, LocalOptions};
-
-use crate::{affinity, clock, task, timer};
+use crate::{affinity, clock, event_loop};
 
 /// Starts a thread with an event loop and runs the future that `main` makes on it.
 ///
@@ -32,15 +30,6 @@ where
 /// Runs a future, and what it spawns locally, on this thread until it is done.
 pub fn block_on(before_wait: fn(), future: impl Future<Output = ()>) {
     clock::batch();
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .on_thread_park(before_wait)
-        .on_thread_unpark(clock::refresh)
-        .build_local(LocalOptions::default())
-        .expect("an event loop can be made: the process has descriptors left");
-    runtime.block_on(async {
-        task::spawn_local(timer::run());
-        future.await;
-    });
+    event_loop::run(before_wait, future);
     before_wait();
 }

@@ -11,11 +11,10 @@ use std::{
     cell::RefCell,
     io::Write,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::Duration,
 };
 
 use flate2::{Compression, write::GzEncoder};
-use tokio::time::Instant;
+use forebay_rt::{clock, task, timer};
 
 use super::LogFile;
 
@@ -37,8 +36,8 @@ pub(super) struct Buffer(Mutex<Lines>);
 #[derive(Debug, Default)]
 struct Lines {
     bytes: Vec<u8>,
-    /// When they are to be written at the latest.
-    due: Option<Instant>,
+    /// When they are to be written at the latest, in [`clock::now_ms`].
+    due_ms: Option<u64>,
     /// Whether a task looks after `due`.
     watched: bool,
 }
@@ -57,7 +56,7 @@ impl Buffer {
 impl Lines {
     fn flush(&mut self, file: &LogFile) {
         file.emit(&mut self.bytes);
-        self.due = None;
+        self.due_ms = None;
     }
 }
 
@@ -114,7 +113,7 @@ pub(super) fn append(file: &Arc<LogFile>, line: &[u8]) -> bool {
         if lines.bytes.is_empty()
             && let Some(flush_ms) = buffering.flush_ms
         {
-            lines.due = Some(Instant::now() + Duration::from_millis(flush_ms));
+            lines.due_ms = Some(clock::now_ms().saturating_add(flush_ms));
             if !lines.watched {
                 lines.watched = watch(file, buffer);
             }
@@ -126,21 +125,23 @@ pub(super) fn append(file: &Arc<LogFile>, line: &[u8]) -> bool {
 
 /// Starts a task that writes the buffer when it is due; `false`: no event loop runs here.
 fn watch(file: &Arc<LogFile>, buffer: &Arc<Buffer>) -> bool {
-    let Ok(event_loop) = tokio::runtime::Handle::try_current() else { return false };
+    if !task::can_spawn() {
+        return false;
+    }
     let (file, buffer) = (Arc::downgrade(file), buffer.clone());
-    event_loop.spawn(async move {
+    task::spawn_local(async move {
         loop {
             let due = {
                 let mut lines = buffer.lock();
-                lines.watched = lines.due.is_some();
-                lines.due
+                lines.watched = lines.due_ms.is_some();
+                lines.due_ms
             };
             let Some(due) = due else { return };
-            tokio::time::sleep_until(due).await;
+            timer::sleep(due.saturating_sub(clock::now_ms())).await;
             let Some(file) = file.upgrade() else { return };
             let mut lines = buffer.lock();
             // Another line may have begun the buffer anew meanwhile: then it is due later.
-            if lines.due.is_some_and(|due| due <= Instant::now()) {
+            if lines.due_ms.is_some_and(|due| due <= clock::now_ms()) {
                 lines.flush(&file);
             }
         }

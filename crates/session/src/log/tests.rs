@@ -8,7 +8,6 @@ use std::{
     path::Path,
     sync::Arc,
     thread,
-    time::Duration,
 };
 
 use flate2::read::MultiGzDecoder;
@@ -17,8 +16,8 @@ use forebay_conf::{
     files::Memory,
     parse::{ParseOptions, parse_text},
 };
+use forebay_rt::{clock, task, timer};
 use forebay_testkit::tempdir::TempDir;
-use tokio::time::{advance, pause};
 
 use super::*;
 
@@ -247,33 +246,29 @@ fn each_write_is_a_gzip_member() {
     assert_eq!((members, &*lines), (3, "1234567890\nabcdefghij\nlonger than the buffer\n"));
 }
 
-#[tokio::test]
-async fn a_line_waits_no_longer_than_flush() {
-    pause();
+#[test]
+fn a_line_waits_no_longer_than_flush() {
+    clock::pause();
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("access.log");
     let log = buffered(&path, Buffering { flush_ms: Some(1000), ..SMALL });
-    let settle = async || {
-        for _ in 0..4 {
-            tokio::task::yield_now().await;
-        }
-    };
+    // Time passes when nothing else is to be done.
     let after = async |ms| {
-        settle().await;
-        advance(Duration::from_millis(ms)).await;
-        settle().await;
+        timer::sleep(ms).await;
         text(&path)
     };
-    append(&log, b"1\n");
-    assert_eq!(after(990).await, "");
-    append(&log, b"2\n");
-    assert_eq!(after(20).await, "1\n2\n");
-    append(&log, b"3\n");
-    assert_eq!(after(500).await, "1\n2\n");
-    // Full in between: the time counts from the first line of the buffer anew.
-    append(&log, b"0123456789abcde\n");
-    assert_eq!(after(510).await, "1\n2\n3\n");
-    assert_eq!(after(500).await, "1\n2\n3\n0123456789abcde\n");
+    task::block_on(async {
+        append(&log, b"1\n");
+        assert_eq!(after(990).await, "");
+        append(&log, b"2\n");
+        assert_eq!(after(20).await, "1\n2\n");
+        append(&log, b"3\n");
+        assert_eq!(after(500).await, "1\n2\n");
+        // Full in between: the time counts from the first line of the buffer anew.
+        append(&log, b"0123456789abcde\n");
+        assert_eq!(after(510).await, "1\n2\n3\n");
+        assert_eq!(after(500).await, "1\n2\n3\n0123456789abcde\n");
+    });
 }
 
 fn node(directive: &str) -> Node {

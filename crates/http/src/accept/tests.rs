@@ -1,0 +1,78 @@
+//! Connections on a real thread and real sockets.
+
+use std::net::{SocketAddr, TcpListener};
+
+use forebay_rt::{task, worker};
+use forebay_testkit::raw::Client;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::*;
+use crate::{
+    client,
+    handler::{Flow, Handler},
+    request::Request,
+    testing,
+};
+
+/// What goes wrong where nobody thought of it: at once, or when the request has waited for something.
+struct Panics;
+
+impl Handler for Panics {
+    fn handle<'a>(&'a self, r: &'a mut Request, _client: &'a mut dyn client::Client) -> Flow<'a> {
+        if r.uri == b"/at-once" {
+            return go_wrong();
+        }
+        Flow::Later(Box::pin(async {
+            task::yield_now().await;
+            go_wrong()
+        }))
+    }
+}
+
+fn go_wrong<'a>() -> Flow<'a> {
+    std::panic::panic_any("on purpose")
+}
+
+fn start_worker() -> (SocketAddr, Arc<Shared>, UnboundedSender<Command>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let text = format!(
+        "access_log off; error_log stderr emerg; server {{ listen {addr};
+         location / {{ return 200 well; }} location /at-once {{ }} location /later {{ }} }}"
+    );
+    let mut plan = testing::plan(&text).unwrap();
+    for location in &mut plan.locations {
+        if matches!(&location.name[..], b"/at-once" | b"/later") {
+            location.access.push(Box::new(Panics));
+        }
+    }
+    let shared = Arc::new(Shared::new(16));
+    let (commands, receiver) = unbounded_channel();
+    let (plan, theirs) = (Arc::new(plan), shared.clone());
+    let sockets = vec![(Addr::Tcp(addr), OwnedFd::from(listener))];
+    let main = move || run(theirs, plan, sockets, receiver);
+    worker::spawn("worker".to_owned(), None, || {}, main).unwrap();
+    (addr, shared, commands)
+}
+
+fn served(client: &mut Client) -> bool {
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    client.read_response(false).is_ok_and(|response| response.body == b"well")
+}
+
+#[test]
+fn a_panic_costs_one_connection() {
+    let (addr, shared, _commands) = start_worker();
+    let mut bystander = Client::connect(addr).unwrap();
+    assert!(served(&mut bystander));
+    for path in ["/at-once", "/later"] {
+        let mut client = Client::connect(addr).unwrap();
+        assert!(served(&mut client));
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
+        assert_eq!(client.read_to_end().unwrap(), b"", "{path}: no answer, the connection ends");
+        assert!(served(&mut bystander), "{path}: who was connected is served");
+        assert!(served(&mut Client::connect(addr).unwrap()), "{path}: who comes is served");
+    }
+    assert_eq!(shared.total(|counters| &counters.panics), 2);
+}
