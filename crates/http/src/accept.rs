@@ -22,6 +22,7 @@ use forebay_session::log::Severity;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::{
+    background::Background,
     h1,
     plan::{Plan, PlanHandle},
     proxied,
@@ -78,6 +79,7 @@ pub async fn run(
     sockets: Vec<(Addr, OwnedFd)>,
     mut commands: UnboundedReceiver<Command>,
 ) {
+    let mut background = Background::start(&plan);
     let thread = Rc::new(Thread {
         worker: Rc::new(Worker::new(shared, plan)),
         accepting: RefCell::default(),
@@ -88,6 +90,8 @@ pub async fn run(
     let close_idle = loop {
         match commands.recv().await {
             Some(Command::Reload { plan, sockets }) => {
+                drop(background.take());
+                background = Background::start(&plan);
                 let before = thread.worker.swap(plan);
                 thread.relisten(sockets, &before);
             }
@@ -96,6 +100,7 @@ pub async fn run(
             None => return,
         }
     };
+    drop(background);
     thread.quit(close_idle, &mut commands).await;
 }
 

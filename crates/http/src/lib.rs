@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+mod background;
 mod base64;
 pub mod body;
 pub mod body_in;

@@ -166,6 +166,24 @@ impl Zones {
         Err(Error::emerg(span, text))
     }
 
+    /// Declares a zone that may be declared any number of times, always with the same size, for the
+    /// same use.
+    ///
+    /// Errors: those of [`Zones::declare`].
+    pub fn declare_again<K: Kind>(
+        &mut self,
+        name: &str,
+        size: u64,
+        span: Span,
+        kind: K,
+    ) -> Result<(), Error> {
+        let zone = self.used::<K>(name, span)?;
+        match zone.declared.get() {
+            Some((declared, _)) if *declared == size => Ok(()),
+            _ => self.declare(name, size, span, kind, |_| String::new()),
+        }
+    }
+
     /// The errors of the zones that are used and never declared.
     pub fn undeclared(&self) -> Vec<Error> {
         let missing = self.zones.iter().filter(|zone| zone.size().is_none());

@@ -1,25 +1,34 @@
-//! Groups of servers to pass requests to (`ngx_http_upstream_module`); the groups themselves are in
+//! Groups of servers to pass requests to: the `upstream {}` block (`ngx_http_upstream_module` and the
+//! modules of its balancing methods). The groups themselves, and what the directives say, are in
 //! [`forebay_session::upstream`].
+//!
+//! Leaves out: `ntlm`.
 //!
 //! Invariant: nothing runs for a request here; who passes requests on asks the group.
 
 use std::sync::Arc;
 
 use forebay_conf::{Arity, Contexts, Error, Node, value};
-use forebay_session::upstream::{self, Server, Settings, address::Target};
+use forebay_session::upstream::{self, Settings, directives, keepalive};
 
+use super::resolver;
 use crate::{
-    module::{self, Cx, Directive, Module, open, set},
+    module::{self, Builder, Cx, Directive, Module, Set, open, set},
     plan::LocId,
 };
 
 /// `ngx_http_upstream_module`.
 pub struct Upstream;
 
-/// Which block is being read.
+/// A block while it is read; in `http`, all of them.
 #[derive(Default)]
 pub struct Conf {
     upstream: Option<Arc<upstream::Upstream>>,
+    keepalive: Option<()>,
+    requests: Option<u64>,
+    time_ms: Option<u64>,
+    timeout_ms: Option<u64>,
+    blocks: Vec<(LocId, Arc<upstream::Upstream>)>,
 }
 
 impl module::Conf for Conf {
@@ -32,6 +41,17 @@ impl Conf {
         let upstream = self.upstream.as_ref().expect("directives of a block stand in one");
         f(upstream.draft().get_or_insert_default())
     }
+}
+
+const fn inside(
+    name: &'static str,
+    syntax: &'static [&'static str],
+    default: &'static str,
+    arity: Arity,
+    doc: &'static str,
+    action: Set<Conf>,
+) -> Directive<Conf> {
+    set(name, syntax, default, Contexts::UPSTREAM, arity, doc, action)
 }
 
 impl Module for Upstream {
@@ -47,39 +67,285 @@ impl Module for Upstream {
             "A group of servers.",
             block,
         ),
-        set(
+        inside(
             "server",
             &["address [parameters]"],
             "",
-            Contexts::UPSTREAM,
             Arity::SOME,
-            "A server of the group.",
-            server,
+            "A server of the group: weight=, max_conns=, max_fails=, fail_timeout=, backup, down, \
+             resolve, service=, route=, slow_start=, drain.",
+            |c, n, cx| c.draft(|s| directives::server(s, n, cx.loader)),
+        ),
+        inside(
+            "state",
+            &["file"],
+            "",
+            Arity::ONE,
+            "A file with the group's servers.",
+            |c, n, cx| c.draft(|s| directives::state(s, n, cx.loader)),
+        ),
+        inside(
+            "zone",
+            &["name [size]"],
+            "",
+            Arity::ONE_OR_TWO,
+            "A name for what the group shares, which all threads share anyway.",
+            |_, n, cx| directives::zone(n, &mut cx.zones),
+        ),
+        inside(
+            "hash",
+            &["key [consistent]"],
+            "",
+            Arity::ONE_OR_TWO,
+            "The server by a text; consistent: on a ring of points (ketama).",
+            |c, n, cx| c.draft(|s| directives::hash(s, n, cx.loader, &mut cx.registry)),
+        ),
+        inside(
+            "ip_hash",
+            &["[full]"],
+            "",
+            Arity::between(0, 1),
+            "The server by the client's address; full: by all four octets of an IPv4 address.",
+            |c, n, cx| c.draft(|s| directives::ip_hash(s, n, cx.loader)),
+        ),
+        inside(
+            "least_conn",
+            &[""],
+            "",
+            Arity::NONE,
+            "The server with the least number of connections for its weight.",
+            |c, n, cx| c.draft(|s| directives::least_conn(s, n, cx.loader)),
+        ),
+        inside(
+            "least_time",
+            &["header | last_byte [inflight]"],
+            "",
+            Arity::ONE_OR_TWO,
+            "The server with the least average time and number of connections for its weight.",
+            |c, n, cx| c.draft(|s| directives::least_time(s, n, cx.loader)),
+        ),
+        inside(
+            "random",
+            &["[two [method]]"],
+            "",
+            Arity::between(0, 2),
+            "A server by chance; two: the better of two, by least_conn or least_time=header|last_byte.",
+            |c, n, cx| c.draft(|s| directives::random(s, n, cx.loader)),
+        ),
+        inside(
+            "sticky",
+            &[
+                "cookie name [expires=time] [domain=domain] [httponly] \
+                 [samesite=strict|lax|none|$variable] [secure] [path=path]",
+                "route $variable ...",
+                "learn create=$variable lookup=$variable zone=name:size [timeout=time] [header]",
+            ],
+            "",
+            Arity::at_least(2),
+            "Binds requests to servers.",
+            |c, n, cx| c.draft(|s| directives::sticky(s, n, &mut cx.registry, &mut cx.zones)),
+        ),
+        inside(
+            "queue",
+            &["number [timeout=time]"],
+            "",
+            Arity::ONE_OR_TWO,
+            "How many requests may wait for a server, and how long (60s).",
+            |c, n, _| c.draft(|s| directives::queue(s, n)),
+        ),
+        inside(
+            "keepalive",
+            &["connections [local]"],
+            "32 local",
+            Arity::ONE_OR_TWO,
+            "How many idle connections are kept; local: not shared between locations.",
+            |c, n, _| {
+                value::set_once(&mut c.keepalive, n, |_| Ok(()))?;
+                c.draft(|s| directives::keepalive(s, n))
+            },
+        ),
+        inside(
+            "keepalive_requests",
+            &["number"],
+            "1000",
+            Arity::ONE,
+            "How many requests go over one connection.",
+            |c, n, _| {
+                value::set_number(&mut c.requests, n)?;
+                times(c);
+                Ok(())
+            },
+        ),
+        inside(
+            "keepalive_time",
+            &["time"],
+            "1h",
+            Arity::ONE,
+            "How old a connection may become.",
+            |c, n, _| {
+                value::set_msec(&mut c.time_ms, n)?;
+                times(c);
+                Ok(())
+            },
+        ),
+        inside(
+            "keepalive_timeout",
+            &["timeout"],
+            "60s",
+            Arity::ONE,
+            "How long a connection may be idle.",
+            |c, n, _| {
+                value::set_msec(&mut c.timeout_ms, n)?;
+                times(c);
+                Ok(())
+            },
         ),
     ];
+
+    fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        for (level, upstream) in &conf.blocks {
+            let merged = b.level::<resolver::Conf>(*level).cloned().unwrap_or_default().merged();
+            if let Some(settings) = &mut *upstream.draft() {
+                settings.resolver = Some(merged);
+            }
+        }
+        Ok(())
+    }
 }
 
 fn block(
-    _: &mut Conf,
+    c: &mut Conf,
     node: &Node,
     cx: &mut Cx<'_, '_>,
-    _: LocId,
+    level: LocId,
 ) -> Result<(Contexts, Conf), Error> {
     let upstream = cx.upstreams.define(node.text(0)?, node.span, cx.loader)?;
-    Ok((Contexts::UPSTREAM, Conf { upstream: Some(upstream) }))
+    c.blocks.push((level, upstream.clone()));
+    Ok((Contexts::UPSTREAM, Conf { upstream: Some(upstream), ..Conf::default() }))
 }
 
-fn server(c: &mut Conf, node: &Node, _: &mut Cx<'_, '_>) -> Result<(), Error> {
-    let text = node.text(0)?;
-    let (target, _) = Target::parse(text, 80, false)
-        .map_err(|why| Error::emerg(node.span, format!("{why} in upstream \"{text}\"")))?;
-    let mut server = Server::new(target, node.span);
-    for arg in &node.args[1..] {
-        match arg.after("weight=").and_then(value::number) {
-            Some(weight) if weight > 0 => server.weights.weight = weight as i64,
-            _ => return Err(value::invalid_parameter(arg)),
+fn times(c: &Conf) {
+    let default = keepalive::Settings::default();
+    c.draft(|settings| {
+        let keepalive = &mut settings.keepalive;
+        keepalive.requests = c.requests.unwrap_or(default.requests);
+        keepalive.time_ms = c.time_ms.unwrap_or(default.time_ms);
+        keepalive.timeout_ms = c.timeout_ms.unwrap_or(default.timeout_ms);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing;
+
+    fn error(block: &str) -> String {
+        testing::conf_error(&format!("upstream u {{ {block} }} server {{ listen 127.0.0.1:1; }}"))
+    }
+
+    #[test]
+    fn wrong_blocks_have_nginx_texts() {
+        let a = "server 127.0.0.1:1;";
+        let cases = [
+            ("", "no servers are inside upstream"),
+            ("server 127.0.0.1:1 backup;", "no servers in upstream \"u\""),
+            ("server 127.0.0.1:0;", "invalid port in upstream \"127.0.0.1:0\""),
+            ("server 127.0.0.1/x;", "invalid host in upstream \"127.0.0.1/x\""),
+            ("server unix:;", "no path in the unix domain socket in upstream \"unix:\""),
+            ("server nowhere;", "host not found in upstream \"nowhere\""),
+            ("server 127.0.0.1:1 weight=0;", "invalid parameter \"weight=0\""),
+            ("server 127.0.0.1:1 weight=-1;", "invalid parameter \"weight=-1\""),
+            ("server 127.0.0.1:1 max_fails=x;", "invalid parameter \"max_fails=x\""),
+            ("server 127.0.0.1:1 fail_timeout=1ms;", "invalid parameter \"fail_timeout=1ms\""),
+            ("server 127.0.0.1:1 up;", "invalid parameter \"up\""),
+            (
+                "ip_hash; server 127.0.0.1:1 backup;",
+                "balancing method does not support parameter \"backup\"",
+            ),
+            (
+                "hash $uri; server 127.0.0.1:1 slow_start=1s;",
+                "balancing method does not support parameter \"slow_start=1s\"",
+            ),
+            ("server a service=http;", "service upstream \"a\" requires \"resolve\" parameter"),
+            ("server a:1 service=http resolve;", "service upstream \"a:1\" may not have port"),
+            ("hash $uri inconsistent;", "invalid parameter \"inconsistent\""),
+            ("ip_hash half;", "invalid parameter \"half\""),
+            ("random three;", "invalid parameter \"three\""),
+            ("random two most_conn;", "invalid parameter \"most_conn\""),
+            ("least_time first;", "invalid parameter \"first\""),
+            ("keepalive x;", "invalid value \"x\" in \"keepalive\" directive"),
+            ("keepalive 1; keepalive 1;", "\"keepalive\" directive is duplicate"),
+            ("keepalive 1 global;", "invalid parameter \"global\""),
+            ("queue 0;", "invalid value \"0\" in \"queue\" directive"),
+            ("queue 1 time=1s;", "invalid parameter \"time=1s\""),
+            ("zone z 1k;", "zone \"z\" is too small"),
+            ("zone z x;", "invalid zone size \"x\""),
+            ("zone z;", "zero size shared memory zone \"z\""),
+            ("sticky cookie;", "invalid number of arguments in \"sticky\" directive"),
+            ("sticky cookie a-b;", "invalid cookie name \"a-b\""),
+            ("sticky cookie a samesite=x;", "invalid parameter \"samesite=x\""),
+            ("sticky route x;", "invalid variable name \"x\""),
+            ("sticky bun x;", "invalid parameter \"bun\""),
+            (
+                "sticky learn create=$arg_a lookup=$arg_a;",
+                "\"sticky\" directive has no \"zone\" parameter",
+            ),
+            (
+                "sticky learn create=$arg_a lookup=$arg_a zone=z:1m sync;",
+                "the \"sync\" parameter is not supported",
+            ),
+            ("proxy_pass http://a;", "directive"),
+            ("listen 80;", "\"listen\" directive is not allowed here"),
+        ];
+        for (block, want) in cases {
+            let servers = if block.contains("server ") || block.is_empty() { "" } else { a };
+            let got = error(&format!("{block} {servers}"));
+            assert!(got.contains(want), "{block}: {got}");
         }
     }
-    c.draft(|settings| settings.servers.push(server));
-    Ok(())
+
+    #[test]
+    fn blocks_have_names_of_their_own() {
+        let twice = "upstream u { server 127.0.0.1:1; } upstream U { server 127.0.0.1:2; }";
+        assert!(testing::conf_error(twice).contains("duplicate upstream \"U\""));
+    }
+
+    #[test]
+    fn a_block_says_all_that_a_group_is() {
+        let conf = "upstream u { zone z 64k; least_time last_byte inflight; queue 7 timeout=5s; \
+                    keepalive 5; keepalive_requests 9; keepalive_time 1m; keepalive_timeout 2s; \
+                    server localhost:81 weight=3 max_conns=4; server 127.0.0.1 backup; \
+                    server unix:/run/x down; } \
+                    upstream v { zone z 64k; server 127.0.0.1:1; sticky route $arg_r; }";
+        let plan = testing::plan(conf).expect("it must load");
+        let groups: Vec<_> = plan.upstreams.iter().map(|u| u.group()).collect();
+        let names = |n: usize| {
+            let peers = groups[n].peers();
+            peers.iter().map(|p| p.name.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(0), "127.0.0.1:81 unix:/run/x 127.0.0.1:80");
+        assert_eq!((&*groups[0].name, groups[0].settings.queue.unwrap().length), ("u", 7));
+        let k = &groups[0].settings.keepalive;
+        assert_eq!((k.connections, k.local, k.requests), (5, false, 9));
+        assert_eq!((k.time_ms, k.timeout_ms), (60_000, 2_000));
+        let k = &groups[1].settings.keepalive;
+        assert_eq!((k.connections, k.local, k.requests), (32, true, 1000));
+    }
+
+    #[test]
+    fn two_methods_are_worth_a_warning() {
+        // As in nginx, the last one holds.
+        let conf = "upstream u { least_conn; ip_hash; server 127.0.0.1:1; }";
+        let plan = testing::plan(conf).expect("it must load");
+        let method = plan.upstreams.iter().next().unwrap().group().settings.method.clone();
+        assert!(format!("{method:?}").starts_with("Some(IpHash"));
+    }
+
+    #[test]
+    fn servers_may_stand_in_a_state_file() {
+        let missing = "upstream u { state /nowhere/at/all; } server { listen 127.0.0.1:1; }";
+        let plan = testing::plan(missing).expect("it must load");
+        assert!(plan.upstreams.iter().next().unwrap().group().peers().is_empty());
+        let both = "upstream u { state /a; server 127.0.0.1; }";
+        assert!(testing::conf_error(both).contains("not allowed with \"state\""));
+    }
 }

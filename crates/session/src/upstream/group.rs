@@ -19,10 +19,14 @@ use super::{
     keepalive,
     peer::{State, Weights},
     queue::{Queue, QueueSettings},
+    resolve::Located,
     select::{Key, Text},
-    sticky::Sticky,
+    sticky::{Stage, Sticky},
 };
-use crate::var::{Scope, Template};
+use crate::{
+    resolver::Resolver,
+    var::{Scope, Template},
+};
 
 /// How a server is chosen.
 #[derive(Clone, Debug, Default)]
@@ -106,8 +110,10 @@ pub struct Settings {
     pub queue: Option<QueueSettings>,
     /// Which connections are kept.
     pub keepalive: keepalive::Settings,
-    /// Whether it may be without servers: they come from somewhere else.
+    /// Whether it may be without servers: `state` says that they come from somewhere else.
     pub may_be_empty: bool,
+    /// Who is asked for the addresses of servers with `resolve`, and for how long, in milliseconds.
+    pub resolver: Option<(Arc<Resolver>, u64)>,
 }
 
 /// The peers as they are now; replaced as a whole when names resolve anew.
@@ -194,6 +200,8 @@ impl Shared {
 pub(crate) struct Live {
     pub shared: Arc<Shared>,
     pub peers: ArcSwap<Peers>,
+    /// Where each server is.
+    located: Mutex<Vec<Vec<Located>>>,
 }
 
 /// A group of servers.
@@ -269,9 +277,30 @@ impl Group {
     }
 
     fn make(&self, shared: Arc<Shared>, old: &[Arc<Peer>]) -> Live {
-        let addrs: Vec<_> = self.settings.servers.iter().map(|s| s.addrs.clone()).collect();
-        let peers = self.assemble(&shared, &addrs, old, false);
-        Live { shared, peers: ArcSwap::from_pointee(peers) }
+        let located = self.settings.servers.iter().map(|server| match server.resolve {
+            true => self.found_before(server, old),
+            false => server.addrs.iter().cloned().map(Located::plain).collect(),
+        });
+        let located: Vec<_> = located.collect();
+        let peers = ArcSwap::from_pointee(self.assemble(&shared, &located, old, false));
+        Live { shared, peers, located: Mutex::new(located) }
+    }
+
+    /// What the configuration before found for a server of that name.
+    fn found_before(&self, server: &Server, old: &[Arc<Peer>]) -> Vec<Located> {
+        let is_it = |peer: &&Arc<Peer>| {
+            *peer.server == *server.target.text && peer.service == server.service
+        };
+        let mut located: Vec<Located> = Vec::new();
+        for peer in old.iter().filter(is_it) {
+            let weight = server.service.is_some().then_some(peer.weights.weight);
+            let backup = peer.is_backup && !server.backup;
+            let found = Located { addr: peer.addr.clone(), weight, backup };
+            if located.iter().all(|known| known.addr != found.addr) {
+                located.push(found);
+            }
+        }
+        located
     }
 
     /// Goes on with what a group of the same name remembers; before anything asks this one.
@@ -280,12 +309,18 @@ impl Group {
         let _ = self.live.set(self.make(old.live().shared.clone(), &before));
     }
 
-    /// The addresses of the servers have changed, one list a server. Peers that stay keep all.
-    pub fn relocate(&self, addrs: &[Vec<Addr>]) {
+    /// The addresses of a server have changed. Peers that stay keep all.
+    pub(crate) fn relocate(&self, server: usize, addrs: Vec<Located>) {
         let live = self.live();
-        let before = self.peers();
-        let peers = self.assemble(&live.shared, addrs, &before, true);
+        // Held to the end: each change is made of the one before.
+        let mut located = live.located.lock().unwrap_or_else(PoisonError::into_inner);
+        if located[server] == addrs {
+            return;
+        }
+        located[server] = addrs;
+        let peers = self.assemble(&live.shared, &located, &self.peers(), true);
         live.peers.store(Arc::new(peers));
+        drop(located);
         live.shared.wake_all();
     }
 
@@ -294,18 +329,21 @@ impl Group {
     fn assemble(
         &self,
         shared: &Arc<Shared>,
-        addrs: &[Vec<Addr>],
+        located: &[Vec<Located>],
         old: &[Arc<Peer>],
         kept: bool,
     ) -> Peers {
         let mut old: Vec<&Arc<Peer>> = old.iter().collect();
         let (mut primary, mut backup) = (Vec::new(), Vec::new());
-        for (server, addrs) in self.settings.servers.iter().zip(addrs) {
-            for addr in addrs {
+        for (server, located) in self.settings.servers.iter().zip(located) {
+            for found in located {
+                let mut weights = server.weights.clone();
+                weights.weight = found.weight.unwrap_or(weights.weight);
+                let is_backup = server.backup || found.backup;
                 let same = |peer: &&Arc<Peer>| {
-                    peer.addr == *addr
+                    peer.addr == found.addr
                         && *peer.server == *server.target.text
-                        && (!kept || peer.weights == server.weights)
+                        && (!kept || peer.weights == weights && peer.is_backup == is_backup)
                 };
                 // A server that is named twice has two peers, which must not share their numbers.
                 let before = old.iter().position(same).map(|at| old.remove(at));
@@ -313,14 +351,110 @@ impl Group {
                     Some(peer) if kept => peer.clone(),
                     before => {
                         let state = before.map_or_else(Arc::<State>::default, |p| p.state.clone());
-                        let (name, weights) = (&server.target.text, server.weights.clone());
-                        Arc::new(Peer::new(addr.clone(), name, weights, state, shared.clone()))
+                        let addr = found.addr.clone();
+                        Arc::new(Peer::new(addr, server, weights, is_backup, state, shared.clone()))
                     }
                 };
-                if server.backup { backup.push(peer) } else { primary.push(peer) }
+                if is_backup { backup.push(peer) } else { primary.push(peer) }
             }
         }
         let consistent = matches!(self.settings.method, Some(Method::Consistent(_)));
         Peers { primary: List::new(primary, consistent), backup: List::new(backup, consistent) }
+    }
+
+    /// Writes the value of the `Set-Cookie` field that a response from this peer should have
+    /// (`sticky cookie`); `false`: none, and nothing is written. `wall_s`: seconds since 1970.
+    pub fn set_cookie<S: Scope>(
+        &self,
+        scope: &S,
+        selection: &Selection,
+        peer: &Peer,
+        wall_s: u64,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let sticky = self.settings.sticky.as_ref();
+        sticky.is_some_and(|sticky| sticky.set_cookie(scope, selection, peer, wall_s, out))
+    }
+
+    /// Remembers the session that a response begins (`sticky learn`): to be called when its head is
+    /// there, and when it is complete.
+    pub fn learn<S: Scope>(&self, scope: &S, peer: &Peer, stage: Stage, now_ms: u64) {
+        if let Some(sticky) = &self.settings.sticky {
+            sticky.learn(scope, peer, stage, now_ms);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::{Outcome, Timings};
+
+    fn group(servers: &[&str]) -> Group {
+        let server = |text: &&str| {
+            let (target, _) = Target::parse(text, 80, false).unwrap();
+            Server::new(target, Span::default())
+        };
+        let servers = servers.iter().map(server).collect();
+        Group::new("u", Settings { servers, ..Settings::default() })
+    }
+
+    fn fail(group: &Group) {
+        let mut selection = Selection::new(&group.live().peers.load(), Key::None);
+        let Pick::Peer(lease) = group.pick(&mut selection, 1_000_000) else { panic!() };
+        lease.finish_at(&mut selection, Outcome::Failed, Timings::default(), 1_000_000);
+    }
+
+    fn fails(group: &Group) -> Vec<u32> {
+        group.peers().iter().map(|peer| peer.fails()).collect()
+    }
+
+    #[test]
+    fn a_reload_goes_on_with_failures_and_connections_by_server() {
+        let old = group(&["10.0.0.1:81", "10.0.0.2:81", "10.0.0.2:81"]);
+        (0..2).for_each(|_| fail(&old));
+        assert_eq!(fails(&old), [1, 1, 0]);
+        let mut selection = Selection::new(&old.live().peers.load(), Key::None);
+        let Pick::Peer(held) = old.pick(&mut selection, 1_000_000) else { panic!() };
+
+        let new = group(&["10.0.0.2:81", "10.0.0.3:81", "10.0.0.2:81", "10.0.0.1:81"]);
+        new.take_over(&old);
+        assert_eq!(fails(&new), [1, 0, 0, 1]);
+        let connections: Vec<_> = new.peers().iter().map(|peer| peer.connections()).collect();
+        assert_eq!(connections, [0, 0, 1, 0]);
+        // A request of before ends for both.
+        drop(held);
+        assert!(new.peers().iter().all(|peer| peer.connections() == 0));
+    }
+
+    #[test]
+    fn a_reload_goes_on_with_kept_connections() {
+        struct Silent;
+        impl keepalive::Idle for Silent {
+            fn poll_closed(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<()> {
+                std::task::Poll::Pending
+            }
+        }
+        let (old, new) = (group(&["10.0.0.1:81"]), group(&["10.0.0.1:81"]));
+        let kept = keepalive::Kept::new(Silent, 0, 1);
+        let (settings, peer) = (&old.settings.keepalive, old.peers()[0].clone());
+        forebay_rt::task::block_on(async {
+            old.pool().unwrap().keep(settings, &peer, kept, 1);
+        });
+        new.take_over(&old);
+        assert!(new.pool::<Silent>().unwrap().take(&new.peers()[0], 0, 2).is_some());
+    }
+
+    #[test]
+    fn addresses_of_a_request_s_own_are_a_group() {
+        let addrs = [1, 2].map(|last| Addr::Tcp(([10, 0, 0, last], 81).into()));
+        let group = Group::resolved("name", &addrs);
+        let names: Vec<_> = group.peers().iter().map(|peer| peer.name.to_string()).collect();
+        assert_eq!((&*group.name, names.join(" ").as_str()), ("name", "10.0.0.1:81 10.0.0.2:81"));
+        fail(&group);
+        assert_eq!(fails(&group), [1, 0]);
+        let single = Group::resolved("name", &addrs[..1]);
+        fail(&single);
+        assert_eq!(fails(&single), [0], "the only server is never failed");
     }
 }

@@ -20,11 +20,13 @@
 
 pub mod address;
 mod balance;
+pub mod directives;
 mod group;
 pub mod keepalive;
 mod peer;
 mod queue;
 mod registry;
+mod resolve;
 mod select;
 pub mod sticky;
 

@@ -13,7 +13,7 @@ use std::sync::{
 use forebay_rt::listen::Addr;
 
 use super::{
-    group::Shared,
+    group::{Server, Shared},
     select::{Outcome, Timings},
     sticky,
 };
@@ -112,6 +112,10 @@ pub struct Peer {
     pub server: Box<str>,
     /// What a request that is bound to it carries: its `route=`, or the MD5 of its address.
     pub sticky_id: Box<str>,
+    /// `service=` of the server.
+    pub(crate) service: Option<Box<str>>,
+    /// Whether it is asked only when no primary server can be.
+    pub is_backup: bool,
     /// Unlike that of any other peer that ever was.
     pub id: u64,
     /// As configured.
@@ -123,8 +127,9 @@ pub struct Peer {
 impl Peer {
     pub(crate) fn new(
         addr: Addr,
-        server: &str,
+        server: &Server,
         weights: Weights,
+        is_backup: bool,
         state: Arc<State>,
         shared: Arc<Shared>,
     ) -> Peer {
@@ -132,7 +137,8 @@ impl Peer {
         let id = LAST.fetch_add(1, Relaxed) + 1;
         let name: Box<str> = addr.to_string().into();
         let sticky_id = weights.route.clone().unwrap_or_else(|| sticky::id_of(&name));
-        Peer { addr, name, server: server.into(), sticky_id, id, weights, state, shared }
+        let (server, service) = (server.target.text.clone(), server.service.clone());
+        Peer { addr, name, server, sticky_id, service, is_backup, id, weights, state, shared }
     }
 
     /// How many connections to it are in use.

@@ -183,3 +183,116 @@ impl Drop for Ticket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use forebay_conf::Span;
+    use forebay_rt::task::block_on;
+
+    use super::*;
+    use crate::upstream::{
+        Group, Lease, Pick, Selection, Server, Settings, Weights, address::Target, select::Key,
+    };
+
+    /// A group of one server for one connection.
+    fn group(length: usize, timeout_ms: u64) -> Group {
+        let (target, _) = Target::parse("10.0.0.1:81", 80, false).unwrap();
+        let weights = Weights { max_conns: 1, ..Weights::default() };
+        let servers = vec![Server { weights, ..Server::new(target, Span::default()) }];
+        let queue = Some(QueueSettings { length, timeout_ms });
+        Group::new("u", Settings { servers, queue, ..Settings::default() })
+    }
+
+    fn begin(group: &Group) -> Selection {
+        Selection::new(&group.live().peers.load(), Key::None)
+    }
+
+    fn served(pick: Pick) -> Lease {
+        match pick {
+            Pick::Peer(lease) => lease,
+            _ => panic!("not served"),
+        }
+    }
+
+    fn queued(pick: Pick) -> Ticket {
+        match pick {
+            Pick::Queue(ticket) => ticket,
+            _ => panic!("not queued"),
+        }
+    }
+
+    fn is_called(ticket: &mut Ticket) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        Pin::new(ticket).poll(&mut cx) == Poll::Ready(Called::Again)
+    }
+
+    #[test]
+    fn who_comes_first_is_served_first_and_no_more_wait_than_may() {
+        let group = group(2, 60_000);
+        let now_ms = clock::now_ms();
+        let lease = served(group.pick(&mut begin(&group), now_ms));
+        let (mut first, mut second) = (begin(&group), begin(&group));
+        let mut tickets = [&mut first, &mut second].map(|s| queued(group.pick(s, now_ms)));
+        assert!(matches!(group.pick(&mut begin(&group), now_ms), Pick::NoneLive));
+        assert_eq!(group.waiting(), 2);
+        assert!(tickets.iter_mut().all(|ticket| !is_called(ticket)));
+        drop(lease);
+        assert_eq!([0, 1].map(|n| is_called(&mut tickets[n])), [true, false]);
+        let lease = served(group.pick(&mut first, now_ms));
+        drop(lease);
+        assert!(is_called(&mut tickets[1]));
+        drop(tickets);
+        assert_eq!(group.waiting(), 0);
+    }
+
+    #[test]
+    fn who_is_called_in_vain_keeps_the_first_place() {
+        let group = group(2, 60_000);
+        let now_ms = clock::now_ms();
+        let lease = served(group.pick(&mut begin(&group), now_ms));
+        let (mut first, mut second) = (begin(&group), begin(&group));
+        let mut one = queued(group.pick(&mut first, now_ms));
+        let mut two = queued(group.pick(&mut second, now_ms));
+        drop(lease);
+        assert!(is_called(&mut one));
+        drop(one);
+        let thief = served(group.pick(&mut begin(&group), now_ms));
+        let mut one = queued(group.pick(&mut first, now_ms));
+        drop(thief);
+        assert!(is_called(&mut one) && !is_called(&mut two));
+    }
+
+    #[test]
+    fn a_client_that_leaves_passes_its_turn_on() {
+        let group = group(2, 60_000);
+        let now_ms = clock::now_ms();
+        let lease = served(group.pick(&mut begin(&group), now_ms));
+        let (mut first, mut second) = (begin(&group), begin(&group));
+        let one = queued(group.pick(&mut first, now_ms));
+        let mut two = queued(group.pick(&mut second, now_ms));
+        drop(lease);
+        drop(one);
+        assert!(is_called(&mut two));
+    }
+
+    #[test]
+    fn waiting_ends() {
+        block_on(async {
+            let group = group(2, 20);
+            let lease = served(group.pick(&mut begin(&group), clock::now_ms()));
+            let ticket = queued(group.pick(&mut begin(&group), clock::now_ms()));
+            assert_eq!(ticket.await, Called::TimedOut);
+            drop(lease);
+            assert_eq!(group.waiting(), 0);
+        });
+    }
+
+    #[test]
+    fn who_has_failed_with_a_server_does_not_wait() {
+        let group = group(2, 60_000);
+        let mut selection = begin(&group);
+        let lease = served(group.pick(&mut selection, 1));
+        assert!(matches!(group.pick(&mut selection, 1), Pick::NoneLive));
+        drop(lease);
+    }
+}

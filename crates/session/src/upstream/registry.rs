@@ -2,12 +2,16 @@
 //!
 //! Invariant: a group may be used before its block is read.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use forebay_conf::{Error, Loader, Span};
 use forebay_rt::listen::Addr;
 
-use super::{Group, Server, Settings, address::Target};
+use super::{Group, Server, Settings, address::Target, resolve};
+use crate::{log::ErrorLog, resolver::Watch};
 
 /// A group while the configuration loads, and after it.
 pub struct Upstream {
@@ -20,6 +24,8 @@ pub struct Upstream {
     /// What its block says so far.
     draft: Mutex<Option<Settings>>,
     group: OnceLock<Group>,
+    /// Ends when this configuration does.
+    watches: Mutex<Vec<Watch>>,
 }
 
 impl Upstream {
@@ -52,6 +58,7 @@ impl Upstream {
 #[derive(Default)]
 pub struct Upstreams {
     list: Vec<Arc<Upstream>>,
+    started: AtomicBool,
 }
 
 impl Upstreams {
@@ -118,6 +125,7 @@ impl Upstreams {
             target,
             draft: Mutex::new(None),
             group: OnceLock::new(),
+            watches: Mutex::default(),
         });
         self.list.push(upstream.clone());
         upstream
@@ -138,6 +146,26 @@ impl Upstreams {
             if let Some(settings) = loader.diags.take(checked) {
                 let _ = upstream.group.set(Group::new(&upstream.name, settings));
             }
+        }
+    }
+
+    /// Begins to look for servers whose addresses are looked up, in the process that serves; `false`:
+    /// it was begun already, by another thread.
+    pub fn start(&self, log: &ErrorLog) -> bool {
+        if self.started.swap(true, Relaxed) {
+            return false;
+        }
+        for upstream in &self.list {
+            let watches = resolve::watch(upstream, log);
+            *upstream.watches.lock().unwrap_or_else(PoisonError::into_inner) = watches;
+        }
+        true
+    }
+
+    /// Ends that: another configuration goes on.
+    pub fn stop(&self) {
+        for upstream in &self.list {
+            upstream.watches.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
     }
 
@@ -162,6 +190,9 @@ impl Upstreams {
 
 /// `ngx_http_upstream_init_round_robin`.
 fn check(settings: &Settings, upstream: &Upstream) -> Result<(), Error> {
+    if settings.servers.is_empty() && !settings.may_be_empty {
+        return Err(Error::emerg(upstream.span, "no servers are inside upstream"));
+    }
     let has_primary = settings.servers.iter().any(|server| !server.backup);
     if has_primary || settings.may_be_empty {
         return Ok(());
@@ -177,14 +208,14 @@ fn implicit(target: &Target, span: Span, loader: &mut Loader<'_>) -> Result<Sett
         if target.port == 0 {
             return Err(fail("no port"));
         }
-        server.addrs = resolve(target, loader).ok_or_else(|| fail("host not found"))?;
+        server.addrs = addresses(target, loader).ok_or_else(|| fail("host not found"))?;
     }
     Ok(Settings { servers: vec![server], ..Settings::default() })
 }
 
 /// The addresses of a name, as the system knows them (`ngx_inet_resolve_host`); the master's answer
 /// holds for the worker too.
-pub(crate) fn resolve(target: &Target, loader: &mut Loader<'_>) -> Option<Vec<Addr>> {
+pub(crate) fn addresses(target: &Target, loader: &mut Loader<'_>) -> Option<Vec<Addr>> {
     let found = loader.files.resolve(&target.host).ok().filter(|found| !found.is_empty())?;
     Some(found.into_iter().map(|ip| Addr::Tcp((ip, target.port).into())).collect())
 }

@@ -113,7 +113,7 @@ impl Sticky {
 
     /// Writes the value of the `Set-Cookie` field that a response from this peer should have; `false`:
     /// none, and nothing is written. `wall_s`: seconds since 1970.
-    pub fn set_cookie<S: Scope>(
+    pub(crate) fn set_cookie<S: Scope>(
         &self,
         scope: &S,
         selection: &Selection,
@@ -130,7 +130,7 @@ impl Sticky {
     }
 
     /// Remembers the session that a response begins (`sticky learn`).
-    pub fn learn<S: Scope>(&self, scope: &S, peer: &Peer, stage: Stage, now_ms: u64) {
+    pub(crate) fn learn<S: Scope>(&self, scope: &S, peer: &Peer, stage: Stage, now_ms: u64) {
         let Sticky::Learn(learn) = self else { return };
         if learn.header == (stage == Stage::Header) {
             let name = Text::written(|out| first(&learn.create, scope, out));
@@ -250,4 +250,170 @@ pub(crate) fn id_of(address: &str) -> Box<str> {
         let _ = write!(out, "{byte:02x}");
     }
     out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_conf::{Diagnostics, Loader, Sources, Span, files::Memory};
+
+    use super::*;
+    use crate::{
+        testing::{Text as Request, nodes},
+        upstream::{Group, Lease, Pick, Settings, directives},
+        var::Registry,
+        zone::Zones,
+    };
+
+    /// A scope whose cookie is `$text`; `$pre_x` is `x`.
+    fn scope() -> Request {
+        let mut scope = Request::new();
+        scope.registry.builtin("cookie_id", |scope, out| {
+            out.extend_from_slice(&scope.text);
+            true
+        });
+        scope
+    }
+
+    fn group(block: &str, registry: &mut Registry<Request>) -> Group {
+        let (mut settings, mut zones) = (Settings::default(), Zones::default());
+        let (mut files, mut sources, mut diags) =
+            (Memory::default(), Sources::new(), Diagnostics::new());
+        let mut loader = Loader {
+            files: &mut files,
+            sources: &mut sources,
+            diags: &mut diags,
+            prefix: "/".into(),
+            conf_prefix: "/".into(),
+        };
+        for node in nodes(block) {
+            match node.name() {
+                "sticky" => directives::sticky(&mut settings, &node, registry, &mut zones),
+                _ => directives::server(&mut settings, &node, &mut loader),
+            }
+            .unwrap();
+        }
+        Group::new("u", settings)
+    }
+
+    const SERVERS: &str =
+        "server 10.0.0.1:81; server 10.0.0.2:81 drain route=b; server 10.0.0.3:81 route=c backup;";
+
+    fn ask(group: &Group, scope: &mut Request, text: &str, now_ms: u64) -> (Selection, Lease) {
+        scope.text = text.as_bytes().to_vec();
+        let mut selection = group.begin(scope, None);
+        let Pick::Peer(lease) = group.pick(&mut selection, now_ms) else { panic!("nobody") };
+        (selection, lease)
+    }
+
+    fn who(group: &Group, scope: &mut Request, text: &str) -> String {
+        ask(group, scope, text, 1000).1.peer().name.to_string()
+    }
+
+    #[test]
+    fn a_cookie_binds_and_is_set_when_it_must_be() {
+        let mut scope = scope();
+        let sticky = "sticky cookie id expires=1h domain=.$pre_x path=/ httponly secure \
+                      samesite=lax;";
+        let group = group(&format!("{SERVERS} {sticky}"), &mut scope.registry);
+        // md5("10.0.0.1:81")
+        let id = "a7defdb08ca132b9a8439fc061bd4bd3";
+        for (sent, name, cookie) in [
+            ("", "10.0.0.1:81", Some(id)),
+            (id, "10.0.0.1:81", None),
+            ("unknown", "10.0.0.1:81", Some(id)),
+            ("b", "10.0.0.2:81", None),
+            ("c", "10.0.0.3:81", None),
+        ] {
+            let (selection, lease) = ask(&group, &mut scope, sent, 1000);
+            assert_eq!(&*lease.peer().name, name, "{sent}");
+            let mut out = Vec::new();
+            let set = group.set_cookie(&scope, &selection, lease.peer(), 1_700_000_000, &mut out);
+            let want = cookie.map(|id| {
+                format!(
+                    "id={id}; expires=Tue, 14-Nov-23 23:13:20 GMT; max-age=3600; domain=.x; path=/; \
+                     secure; httponly; samesite=lax"
+                )
+            });
+            assert_eq!((set, out), (want.is_some(), want.unwrap_or_default().into_bytes()));
+        }
+    }
+
+    #[test]
+    fn a_cookie_cannot_be_extended_by_a_variable() {
+        let mut scope = scope();
+        let sticky = "sticky cookie id path=$text samesite=$text expires=max;";
+        let group = group(&format!("{SERVERS} {sticky}"), &mut scope.registry);
+        let (selection, lease) = ask(&group, &mut scope, "x; domain=y\r\nz", 1000);
+        let mut out = Vec::new();
+        assert!(group.set_cookie(&scope, &selection, lease.peer(), 0, &mut out));
+        let want = format!("id={}; expires=Thu, 31-Dec-37 23:55:55 GMT", lease.peer().sticky_id);
+        assert_eq!(String::from_utf8(out).unwrap(), want);
+    }
+
+    #[test]
+    fn the_first_route_that_is_not_empty_binds() {
+        let mut scope = scope();
+        let group =
+            group(&format!("{SERVERS} sticky route $cookie_id $pre_c;"), &mut scope.registry);
+        assert_eq!(who(&group, &mut scope, "b"), "10.0.0.2:81");
+        assert_eq!(who(&group, &mut scope, ""), "10.0.0.3:81");
+        assert_eq!(who(&group, &mut scope, "z"), "10.0.0.1:81");
+    }
+
+    #[test]
+    fn a_request_goes_elsewhere_when_its_server_cannot_be_asked() {
+        let mut scope = scope();
+        let block = "server 10.0.0.1:81 route=a; server 10.0.0.2:81 route=b max_conns=1; \
+                     sticky route $cookie_id;";
+        let group = group(block, &mut scope.registry);
+        let (mut selection, held) = ask(&group, &mut scope, "b", 1000);
+        assert_eq!(who(&group, &mut scope, "b"), "10.0.0.1:81");
+        // The next try of a request is not bound.
+        let Pick::Peer(next) = group.pick(&mut selection, 1000) else { panic!() };
+        assert_eq!((&*held.peer().name, &*next.peer().name), ("10.0.0.2:81", "10.0.0.1:81"));
+    }
+
+    #[test]
+    fn sessions_are_learned_and_end() {
+        let mut scope = scope();
+        let sticky =
+            "sticky learn create=$cookie_id lookup=$cookie_id zone=z:32k timeout=1m header;";
+        let block = format!("server 10.0.0.1:81; server 10.0.0.2:81; {sticky}");
+        let group = group(&block, &mut scope.registry);
+        let now_ms = forebay_rt::clock::now_ms();
+        let (_, lease) = ask(&group, &mut scope, "s1", now_ms);
+        let first = lease.peer().name.to_string();
+        group.learn(&scope, lease.peer(), Stage::End, now_ms);
+        assert_ne!(who(&group, &mut scope, "s1"), first, "it begins with the head");
+        group.learn(&scope, lease.peer(), Stage::Header, now_ms);
+        assert!((0..9).all(|_| who(&group, &mut scope, "s1") == first));
+        let Some(Sticky::Learn(learn)) = &group.settings.sticky else { panic!() };
+        let owner = |now_ms| {
+            let mut out = Vec::new();
+            learn.owner(b"s1", now_ms, &mut out);
+            !out.is_empty()
+        };
+        assert!(owner(now_ms + 60_000) && owner(now_ms + 120_000), "each use prolongs it");
+        assert!(!owner(now_ms + 180_001));
+    }
+
+    #[test]
+    fn a_zone_of_sessions_has_its_size() {
+        let mut zones = Zones::default();
+        let zone = zones.used::<Sessions>("z", Span::default()).unwrap();
+        zones.declare_again("z", 64 << 10, Span::default(), Sessions).unwrap();
+        let (create, lookup) = (Vec::new(), Vec::new());
+        let learn = Learn { create, lookup, zone, timeout_ms: 1000, header: false };
+        for n in 0..10_000u64 {
+            learn.remember(n.to_string().as_bytes(), "owner", n);
+        }
+        let held = learn.zone.memory().lock(b"").0.len();
+        assert!((100..=512).contains(&held), "{held}");
+        let mut out = Vec::new();
+        learn.owner(b"9999", 9999, &mut out);
+        assert_eq!(out, b"owner");
+        learn.remember(&[b'x'; MAX_SESSION + 1], "owner", 1);
+        learn.remember(b"", "owner", 1);
+        assert_eq!(learn.zone.memory().lock(b"").0.len(), held);
+    }
 }
