@@ -106,8 +106,8 @@ async fn shake<T: Transport>(
     }
     let mut state = party.into_state(config.buffer_bytes).map_err(Trouble::Failed)?;
     // The end of the handshake leaves with the request.
-    state.defer(std::mem::take(&mut exchange.output));
-    state.preread(&exchange.plain, &exchange.input, None);
+    state.defer(std::mem::take(&mut exchange.output), 0);
+    state.preread(&exchange.plain, &exchange.input);
     Ok((state, session))
 }
 

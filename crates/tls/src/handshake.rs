@@ -47,8 +47,6 @@ pub(crate) struct Exchange {
     pub(crate) output: Vec<u8>,
     /// Data that came with the handshake, opened.
     pub(crate) plain: Vec<u8>,
-    /// It came as early data.
-    pub(crate) early: bool,
 }
 
 /// Either side of a handshake.
@@ -67,8 +65,7 @@ macro_rules! party {
     ($connection:ty, $kernel:path, $early:pat => $read:expr) => {
         impl Party for $connection {
             fn step(&mut self, exchange: &mut Exchange) -> Result<Step, Error> {
-                let Exchange { input, output, plain, early } = exchange;
-                let handshaking = self.is_handshaking();
+                let Exchange { input, output, plain } = exchange;
                 let UnbufferedStatus { discard, state, .. } = self.process_tls_records(input);
                 let step = match state {
                     Err(error) => Err(error),
@@ -85,15 +82,17 @@ macro_rules! party {
                         }
                         Ok(Step::Again)
                     }
-                    Ok($early) => $read(plain, early),
-                    Ok(ConnectionState::WriteTraffic(_)) if !handshaking => Ok(Step::Done),
-                    // What was read last ended it: the next step says so.
-                    Ok(ConnectionState::WriteTraffic(_)) => Ok(Step::Again),
+                    Ok($early) => $read(plain),
+                    Ok(ConnectionState::WriteTraffic(_)) => Ok(Step::Done),
                     Ok(ConnectionState::BlockedHandshake) => Ok(Step::Blocked),
                     Ok(_) => Ok(Step::Closed),
                 };
                 input.drain(..discard);
-                step
+                match step {
+                    // The server may write already, but the client has not finished.
+                    Ok(Step::Done) if self.is_handshaking() => Ok(Step::Blocked),
+                    step => step,
+                }
             }
 
             fn has_output(&self) -> bool {
@@ -117,34 +116,19 @@ macro_rules! party {
     };
 }
 
-fn read_early(
-    mut next: impl FnMut(&mut Vec<u8>) -> Result<bool, Error>,
-    plain: &mut Vec<u8>,
-    early: &mut bool,
-) -> Result<Step, Error> {
-    *early = true;
-    while next(plain)? {}
-    Ok(Step::Again)
-}
-
 party!(UnbufferedServerConnection, Kernel::Server, ConnectionState::ReadEarlyData(mut data) =>
-    |plain, early| read_early(
-        |plain: &mut Vec<u8>| match data.next_record() {
-            Some(record) => {
-                plain.extend_from_slice(record?.payload);
-                Ok(true)
-            }
-            None => Ok(false),
-        },
-        plain,
-        early,
-    )
+    |plain: &mut Vec<u8>| {
+        while let Some(record) = data.next_record() {
+            plain.extend_from_slice(record?.payload);
+        }
+        Ok(Step::Again)
+    }
 );
 party!(UnbufferedClientConnection, Kernel::Client, ConnectionState::PeerClosed =>
-    |_: &mut Vec<u8>, _: &mut bool| Ok(Step::Closed));
+    |_: &mut Vec<u8>| Ok(Step::Closed));
 
 /// Appends what rustls has to send.
-fn encode(
+pub(crate) fn encode(
     output: &mut Vec<u8>,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
 ) -> Result<(), Error> {
@@ -166,7 +150,8 @@ fn encode(
     }
 }
 
-/// Goes on until both sides have finished. What is then in `exchange.output` is not sent yet.
+/// Goes on until both sides have finished, or early data is there. What is then in `exchange.output`
+/// is not sent yet.
 pub(crate) async fn run<T: Transport>(
     io: &mut T,
     party: &mut impl Party,
@@ -177,6 +162,7 @@ pub(crate) async fn run<T: Transport>(
             Ok(Step::Again) => {}
             Ok(Step::Done) => return Ok(()),
             Ok(Step::Closed) => return Err(Trouble::Closed(None)),
+            Ok(Step::Blocked) if !exchange.plain.is_empty() => return Ok(()),
             Ok(Step::Blocked) => {
                 flush(io, &mut exchange.output).await.map_err(closed)?;
                 if read(io, &mut exchange.input).await? == 0 {

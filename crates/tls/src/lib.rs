@@ -10,6 +10,7 @@
 mod certificate;
 mod ciphers;
 mod client;
+mod early;
 mod error;
 mod handshake;
 mod hello;

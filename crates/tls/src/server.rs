@@ -12,7 +12,7 @@ use std::{
 use aws_lc_rs::digest;
 use forebay_rt::{pool, transport::Transport};
 use rustls::{
-    CommonState, HandshakeKind, ProtocolVersion, SignatureAlgorithm, SignatureScheme,
+    CommonState, Error, HandshakeKind, ProtocolVersion, SignatureAlgorithm, SignatureScheme,
     SupportedCipherSuite, Tls12CipherSuite,
     crypto::{CryptoProvider, aws_lc_rs::default_provider},
     server::{
@@ -20,15 +20,17 @@ use rustls::{
         UnbufferedServerConnection, WebPkiClientVerifier, danger::ClientCertVerifier,
     },
     sign::CertifiedKey,
+    unbuffered::{ConnectionState, UnbufferedStatus},
 };
 
 use crate::{
     certificate::KeyPair,
+    early::Early,
     error::{AcceptError, Failure},
     handshake::{self, Exchange, Party, Trouble},
     hello::{ClientHello, Scan, scan},
     session::Session,
-    sessions::{BoundCache, BoundTickets},
+    sessions::{BoundCache, BoundTickets, SessionCache},
     settings::{ClientAuth, ServerSettings},
     stream::{State, TlsStream},
     verify::{AnyClient, PROVED, Verdict, Verifier},
@@ -36,6 +38,8 @@ use crate::{
 
 /// How much a client may send before its handshake is done (RFC 8446 §4.2.10): a request's head.
 const MAX_EARLY_DATA: u32 = 16 << 10;
+/// The size of the cache that `ssl_early_data` needs where the configuration has none.
+const EARLY_DATA_CACHE_BYTES: usize = 4 << 20;
 /// How many tickets follow a handshake of TLS 1.3, as with OpenSSL.
 const TICKETS: usize = 2;
 
@@ -117,17 +121,28 @@ impl ServerConfig {
 fn resume(config: &mut rustls::ServerConfig, settings: &ServerSettings) {
     let context = context(settings);
     let resumption = &settings.resumption;
-    config.session_storage = match &resumption.cache {
-        None => Arc::new(NoServerSessionStorage {}),
-        Some(cache) => Arc::new(BoundCache::new(cache.clone(), context, resumption.timeout_s)),
+    let timeout_s = resumption.timeout_s;
+    let early = settings.early_data && settings.protocols.tls13;
+    let cache = match &resumption.cache {
+        // A session with early data is good once: it is kept here, not in a ticket (RFC 8446 §8.1).
+        None if early && resumption.tickets.is_some() => {
+            Some(SessionCache::new(EARLY_DATA_CACHE_BYTES))
+        }
+        cache => cache.clone(),
     };
-    if let Some(keys) = &resumption.tickets {
-        let tickets = BoundTickets::new(keys.clone(), context, resumption.timeout_s);
-        config.ticketer = Arc::new(tickets);
+    let resumes = resumption.tickets.is_some() || cache.is_some();
+    config.session_storage = match cache {
+        None => Arc::new(NoServerSessionStorage {}),
+        Some(cache) => Arc::new(BoundCache::new(cache, context, timeout_s)),
+    };
+    if let Some(keys) = resumption.tickets.as_ref().filter(|_| !early) {
+        config.ticketer = Arc::new(BoundTickets::new(keys.clone(), context, timeout_s));
     }
-    let resumes = resumption.tickets.is_some() || resumption.cache.is_some();
     config.send_tls13_tickets = if resumes { TICKETS } else { 0 };
-    config.max_early_data_size = if settings.early_data { MAX_EARLY_DATA } else { 0 };
+    if early {
+        config.max_early_data_size = MAX_EARLY_DATA;
+        config.send_half_rtt_data = true;
+    }
 }
 
 /// What tells servers apart whose sessions must not mix (`ngx_ssl_session_id_context`): the
@@ -253,40 +268,60 @@ pub async fn accept<T: Transport>(
         }
     };
     let tls12 = !(config.tls13 && hello.offers_tls13());
-    let result = shake(&mut io, &config, &mut exchange, tls12).await;
-    pool::recycle(std::mem::take(&mut exchange.input));
-    let (state, mut session) = result.map_err(AcceptError::from)?;
+    let shaken = shake(&mut io, &config, exchange, tls12).await;
+    let (shaken, mut session) = shaken.map_err(AcceptError::from)?;
     session.server_name = hello.server_name().map(Box::from);
     if config.keep_hello {
         session.hello = Some(body.into_boxed_slice());
     }
-    Ok((TlsStream::new(io, state), session))
+    let stream = match shaken {
+        Shaken::Early(early) => TlsStream::early(io, early),
+        Shaken::Open(state) => TlsStream::new(io, state),
+    };
+    Ok((stream, session))
 }
 
 async fn shake<T: Transport>(
     io: &mut T,
     config: &ServerConfig,
-    exchange: &mut Exchange,
+    mut exchange: Exchange,
     tls12: bool,
-) -> Result<(Box<State>, Session), Trouble> {
+) -> Result<(Shaken, Session), Trouble> {
     let connection = UnbufferedServerConnection::new(config.rustls.clone());
     let mut party = Observed::new(connection.map_err(Trouble::Failed)?, tls12);
-    handshake::run(io, &mut party, exchange).await?;
-    let session = session(&party, config, exchange.early);
+    let run = handshake::run(io, &mut party, &mut exchange).await;
+    if run.is_err() {
+        pool::recycle(std::mem::take(&mut exchange.input));
+    }
+    run?;
+    let flag = party.is_early().then(|| Arc::new(AtomicBool::new(true)));
+    let session = session(&party, config, flag.clone()).map_err(Trouble::Failed)?;
+    if let Some(flag) = flag {
+        let early = Early::new(party, exchange, config.buffer_bytes, flag);
+        return Ok((Shaken::Early(early), session));
+    }
     if session.version == Some(ProtocolVersion::TLSv1_2) {
         // The client waits for it; in TLS 1.3 what is left are tickets, which leave with the answer.
         let sent = handshake::flush(io, &mut exchange.output).await;
         sent.map_err(|error| Trouble::Closed(Some(error)))?;
     }
-    let mut state = party.into_state(config.buffer_bytes).map_err(Trouble::Failed)?;
-    state.defer(std::mem::take(&mut exchange.output));
-    state.preread(&exchange.plain, &exchange.input, session.early.clone());
-    Ok((state, session))
+    let mut state = party.state(config.buffer_bytes).map_err(Trouble::Failed)?;
+    state.defer(std::mem::take(&mut exchange.output), 0);
+    state.preread(&exchange.plain, &exchange.input);
+    pool::recycle(std::mem::take(&mut exchange.input));
+    Ok((Shaken::Open(state), session))
+}
+
+/// How far a handshake has come when the exchange may begin.
+enum Shaken {
+    Early(Box<Early>),
+    Open(Box<State>),
 }
 
 /// A connection with what rustls lets be seen only while it happens.
-struct Observed {
-    connection: UnbufferedServerConnection,
+pub(crate) struct Observed {
+    /// `None` once it is taken over.
+    connection: Option<UnbufferedServerConnection>,
     tls12: bool,
     signature: Option<SignatureScheme>,
     peer_signature: Option<SignatureScheme>,
@@ -296,16 +331,57 @@ struct Observed {
 
 impl Observed {
     fn new(connection: UnbufferedServerConnection, tls12: bool) -> Observed {
+        let connection = Some(connection);
         Observed { connection, tls12, signature: None, peer_signature: None, id: None }
+    }
+
+    /// Whether the client has not finished, though there is data of it.
+    fn is_early(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.is_handshaking())
+    }
+
+    /// Takes the keys over; what is left cannot be used.
+    pub(crate) fn state(&mut self, record_bytes: usize) -> Result<Box<State>, Error> {
+        let connection = self.connection.take().ok_or(Error::HandshakeNotComplete)?;
+        connection.into_state(record_bytes)
+    }
+
+    /// Seals data before the client has finished; `None`: says that no more follows.
+    pub(crate) fn write(
+        &mut self,
+        exchange: &mut Exchange,
+        data: Option<&[u8]>,
+    ) -> Result<(), Error> {
+        let connection = self.connection.as_mut().ok_or(Error::HandshakeNotComplete)?;
+        let Exchange { input, output, .. } = exchange;
+        let UnbufferedStatus { discard, state, .. } = connection.process_tls_records(input);
+        let written = match state? {
+            ConnectionState::WriteTraffic(mut traffic) => {
+                // A record, and what it is longer than its content.
+                let start = output.len();
+                output.resize(start + data.map_or(0, <[u8]>::len) + 256, 0);
+                let room = &mut output[start..];
+                let written = match data {
+                    Some(data) => traffic.encrypt(data, room),
+                    None => traffic.queue_close_notify(room),
+                };
+                output.truncate(start + *written.as_ref().unwrap_or(&0));
+                written.map(|_| ()).map_err(|error| Error::General(error.to_string()))
+            }
+            _ => Err(Error::HandshakeNotComplete),
+        };
+        input.drain(..discard);
+        written
     }
 }
 
 impl Party for Observed {
-    fn step(&mut self, exchange: &mut Exchange) -> Result<handshake::Step, rustls::Error> {
+    fn step(&mut self, exchange: &mut Exchange) -> Result<handshake::Step, Error> {
         TLS12.set(self.tls12);
         SIGNED.set(None);
         PROVED.set(None);
-        let step = self.connection.step(exchange);
+        let connection = self.connection.as_mut().ok_or(Error::HandshakeNotComplete)?;
+        let step = connection.step(exchange);
         self.signature = SIGNED.get().or(self.signature);
         self.peer_signature = PROVED.get().or(self.peer_signature);
         if self.id.is_none() {
@@ -315,11 +391,11 @@ impl Party for Observed {
     }
 
     fn has_output(&self) -> bool {
-        self.connection.has_output()
+        self.connection.as_ref().is_some_and(Party::has_output)
     }
 
-    fn into_state(self, record_bytes: usize) -> Result<Box<State>, rustls::Error> {
-        self.connection.into_state(record_bytes)
+    fn into_state(mut self, record_bytes: usize) -> Result<Box<State>, Error> {
+        self.state(record_bytes)
     }
 }
 
@@ -332,8 +408,13 @@ fn server_hello_id(output: &[u8]) -> Option<Box<[u8]>> {
     rest.get(..usize::from(*len)).filter(|_| is_hello).map(Box::from)
 }
 
-fn session(party: &Observed, config: &ServerConfig, early: bool) -> Session {
-    let common: &CommonState = &party.connection;
+fn session(
+    party: &Observed,
+    config: &ServerConfig,
+    early: Option<Arc<AtomicBool>>,
+) -> Result<Session, Error> {
+    let connection = party.connection.as_ref().ok_or(Error::HandshakeNotComplete)?;
+    let common: &CommonState = connection;
     let peer: Box<[_]> = common.peer_certificates().unwrap_or_default().into();
     // A resumed session is verified anew: its certificate may have expired since, or been revoked.
     let verdict = match &config.verifier {
@@ -349,7 +430,7 @@ fn session(party: &Observed, config: &ServerConfig, early: bool) -> Session {
         alpn: common.alpn_protocol().map(Box::from),
         id: OnceLock::new(),
         reused,
-        early: early.then(|| Arc::new(AtomicBool::new(true))),
+        early,
         peer,
         verdict,
         signature: party.signature.filter(|_| !reused).map(u16::from),
@@ -360,7 +441,7 @@ fn session(party: &Observed, config: &ServerConfig, early: bool) -> Session {
         // RFC 8446 §4.1.3: in TLS 1.3 it only echoes the client's.
         let _ = session.id.set(id.clone());
     }
-    session
+    Ok(session)
 }
 
 /// Sends a fatal alert in the clear.

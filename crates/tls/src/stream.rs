@@ -11,7 +11,6 @@ use std::{
     cell::RefCell,
     io::{self, IoSlice},
     os::fd::{BorrowedFd, RawFd},
-    sync::{Arc, atomic::AtomicBool},
     task::{Context, Poll, Waker, ready},
 };
 
@@ -20,7 +19,10 @@ use rustls::{
     client::ClientConnectionData, kernel::KernelConnection, server::ServerConnectionData,
 };
 
-use crate::records::{BadRecord, HEADER, Key, MAX_PLAIN, MAX_RECORD, kind, record_len};
+use crate::{
+    early::{Early, Read},
+    records::{BadRecord, HEADER, Key, MAX_PLAIN, MAX_RECORD, kind, record_len},
+};
 
 /// How much plaintext is sealed for one system call.
 const BATCH_BYTES: usize = 64 << 10;
@@ -66,8 +68,6 @@ pub struct State {
     /// We have.
     closed: bool,
     broken: bool,
-    /// Early data is being read: [`crate::Session::in_early_data`].
-    early: Option<Arc<AtomicBool>>,
 }
 
 /// Sealed bytes that the socket has not taken.
@@ -128,11 +128,20 @@ enum Opened {
     End,
 }
 
-/// A TLS connection whose handshake is done.
+/// A TLS connection whose handshake is done, or as good as done.
 pub struct TlsStream<T: Transport> {
     /// `None` only once taken apart.
     io: Option<T>,
-    state: Option<Box<State>>,
+    phase: Phase,
+}
+
+/// How far it is.
+enum Phase {
+    /// Early data came, and the handshake goes on beside the exchange.
+    Early(Box<Early>),
+    Open(Box<State>),
+    /// Taken apart.
+    Gone,
 }
 
 impl State {
@@ -154,27 +163,26 @@ impl State {
             peer_closed: false,
             closed: false,
             broken: false,
-            early: None,
         })
     }
 
-    /// Bytes of the handshake that may leave with the first response.
-    pub(crate) fn defer(&mut self, bytes: Vec<u8>) {
+    /// Bytes of the handshake that may leave with the first response; `unreported`: how much of a
+    /// response is in them already.
+    pub(crate) fn defer(&mut self, bytes: Vec<u8>, unreported: usize) {
         if !bytes.is_empty() {
-            let front = bytes.len();
-            self.output = Output { bytes, front, deferred: true, ..Output::default() };
+            let (front, deferred) = (bytes.len(), unreported == 0);
+            self.output = Output { bytes, front, deferred, plain: unreported, ..Output::default() };
         }
     }
 
     /// What was read beyond the handshake: plaintext, and records as they came.
-    pub(crate) fn preread(&mut self, plain: &[u8], records: &[u8], early: Option<Arc<AtomicBool>>) {
+    pub(crate) fn preread(&mut self, plain: &[u8], records: &[u8]) {
         if plain.is_empty() && records.is_empty() {
             return;
         }
         let mut bytes = plain.to_vec();
         bytes.extend_from_slice(records);
         self.input = Input { bytes, from: 0, to: plain.len(), sealed: plain.len() };
-        self.early = early;
     }
 
     /// Whether nothing is under way in either direction: an idle connection may be kept.
@@ -325,12 +333,20 @@ impl State {
 
 impl<T: Transport> TlsStream<T> {
     pub(crate) fn new(io: T, state: Box<State>) -> TlsStream<T> {
-        TlsStream { io: Some(io), state: Some(state) }
+        TlsStream { io: Some(io), phase: Phase::Open(state) }
     }
 
-    /// Takes the connection apart, to move its transport between event loops.
+    pub(crate) fn early(io: T, early: Box<Early>) -> TlsStream<T> {
+        TlsStream { io: Some(io), phase: Phase::Early(early) }
+    }
+
+    /// Takes the connection apart, to move its transport between event loops; `None`: its handshake
+    /// is not done.
     pub fn into_parts(mut self) -> Option<(T, Box<State>)> {
-        Some((self.io.take()?, self.state.take()?))
+        match std::mem::replace(&mut self.phase, Phase::Gone) {
+            Phase::Open(state) => Some((self.io.take()?, state)),
+            Phase::Early(_) | Phase::Gone => None,
+        }
     }
 
     /// Puts it together again.
@@ -351,18 +367,25 @@ impl<T: Transport> TlsStream<T> {
     /// Whether it may be kept for another exchange: nothing is under way, and the peer has not said
     /// that it closes.
     pub fn is_idle(&self) -> bool {
-        self.state.as_ref().is_some_and(|state| state.is_idle())
+        matches!(&self.phase, Phase::Open(state) if state.is_idle())
     }
 
     fn parts(&mut self) -> io::Result<(&mut T, &mut State)> {
-        match (&mut self.io, &mut self.state) {
-            (Some(io), Some(state)) => Ok((io, state)),
+        match (&mut self.io, &mut self.phase) {
+            (Some(io), Phase::Open(state)) => Ok((io, state)),
             _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn early_parts(&mut self) -> Option<(&mut T, &mut Early)> {
+        match (&mut self.io, &mut self.phase) {
+            (Some(io), Phase::Early(early)) => Some((io, early)),
+            _ => None,
         }
     }
 }
 
-/// Sends what waits; `Ready(true)`: all of it.
+/// Sends all that waits.
 fn poll_flush<T: Transport>(
     io: &mut T,
     output: &mut Output,
@@ -562,6 +585,12 @@ fn send_sealed<T: Transport>(
 
 impl<T: Transport> Transport for TlsStream<T> {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        if let Some((io, early)) = self.early_parts() {
+            match ready!(early.poll_read(io, cx, buf))? {
+                Read::Bytes(read) => return Poll::Ready(Ok(read)),
+                Read::Done(state) => self.phase = Phase::Open(state),
+            }
+        }
         let (io, state) = self.parts()?;
         let result = state.poll_read(io, cx, buf);
         if !state.output.is_empty() && (state.output.deferred || state.broken) {
@@ -579,6 +608,9 @@ impl<T: Transport> Transport for TlsStream<T> {
         slices: &[IoSlice<'_>],
         more: bool,
     ) -> Poll<io::Result<usize>> {
+        if let Some((io, early)) = self.early_parts() {
+            return early.poll_write(io, cx, slices);
+        }
         let (io, state) = self.parts()?;
         let offered: usize = slices.iter().map(|slice| slice.len()).sum();
         if state.output.plain > 0 || (!state.output.is_empty() && !state.output.deferred) {
@@ -602,6 +634,11 @@ impl<T: Transport> Transport for TlsStream<T> {
         offset: u64,
         count: usize,
     ) -> Poll<io::Result<usize>> {
+        if let Some((io, early)) = self.early_parts() {
+            let mut piece = vec![0; count.min(MAX_PLAIN)];
+            let read = File { fd: file, offset }.fill(&mut piece)?;
+            return early.poll_write(io, cx, &[IoSlice::new(&piece[..read])]);
+        }
         let (io, state) = self.parts()?;
         if state.output.plain > 0 || (!state.output.is_empty() && !state.output.deferred) {
             match ready!(poll_earlier(io, state, count, cx, false))? {
@@ -615,6 +652,10 @@ impl<T: Transport> Transport for TlsStream<T> {
 
     /// Says that no more follows (close_notify), then sends FIN.
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some((io, early)) = self.early_parts() {
+            ready!(early.poll_close(io, cx))?;
+            return io.poll_shutdown(cx);
+        }
         let (io, state) = self.parts()?;
         if !state.closed {
             state.closed = true;
@@ -785,9 +826,6 @@ impl State {
             if input.from < input.to {
                 return Ok(taken);
             }
-            if let Some(early) = self.early.take() {
-                early.store(false, std::sync::atomic::Ordering::Relaxed);
-            }
             if !self.open_next()? {
                 break;
             }
@@ -826,6 +864,10 @@ impl State {
 impl<T: Transport> Drop for TlsStream<T> {
     /// As nginx does (`ngx_ssl_shutdown`), a connection that closes says so, if its socket takes it.
     fn drop(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        if let Some((io, early)) = self.early_parts() {
+            let _ = early.poll_close(io, &mut cx);
+        }
         let Ok((io, state)) = self.parts() else { return };
         if state.closed || state.broken || !state.output.is_empty() && !state.output.deferred {
             return;
@@ -833,6 +875,6 @@ impl<T: Transport> Drop for TlsStream<T> {
         state.closed = true;
         state.queue(kind::ALERT, &[1, 0]);
         // Nobody waits for it any more: it leaves now or never.
-        let _ = poll_flush(io, &mut state.output, &mut Context::from_waker(Waker::noop()), false);
+        let _ = poll_flush(io, &mut state.output, &mut cx, false);
     }
 }
