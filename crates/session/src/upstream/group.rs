@@ -438,9 +438,7 @@ mod tests {
         let (old, new) = (group(&["10.0.0.1:81"]), group(&["10.0.0.1:81"]));
         let kept = keepalive::Kept::new(Silent, 0, 1);
         let (settings, peer) = (&old.settings.keepalive, old.peers()[0].clone());
-        forebay_rt::task::block_on(async {
-            old.pool().unwrap().keep(settings, &peer, kept, 1);
-        });
+        old.pool().unwrap().keep(settings, &peer, kept, 1);
         new.take_over(&old);
         assert!(new.pool::<Silent>().unwrap().take(&new.peers()[0], 0, 2).is_some());
     }

@@ -31,7 +31,7 @@ use super::Peer;
 /// What the pool asks of a connection.
 pub trait Idle: Send + 'static {
     /// Ready: the other end has closed, or sent what nobody asked for. Else the task is woken when
-    /// that happens. No system call unless an event came.
+    /// that happens. No system call unless an event came. Called on the connection's own thread only.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
@@ -140,12 +140,14 @@ enum Watcher {
 
 struct Item<C> {
     addr: Addr,
+    /// The thread whose event loop knows it.
+    thread: usize,
     since_ms: u64,
     ends_ms: u64,
     kept: Kept<C>,
 }
 
-/// Threads that have a shard of their own; others share.
+/// Threads that have a shard of their own; further ones share.
 const SHARDS: usize = 256;
 
 fn lock<C>(shard: &Shard<C>) -> MutexGuard<'_, Keeping<C>> {
@@ -159,7 +161,7 @@ fn thread() -> usize {
         static OWN: Cell<Option<usize>> = const { Cell::new(None) };
     }
     OWN.get().unwrap_or_else(|| {
-        let number = LAST.fetch_add(1, Relaxed) % SHARDS;
+        let number = LAST.fetch_add(1, Relaxed);
         OWN.set(Some(number));
         number
     })
@@ -176,7 +178,7 @@ impl<C: Idle> Default for Pool<C> {
 impl<C: Idle> Pool<C> {
     /// Takes the connection to a peer that was given back last: of this thread, or else of another.
     pub fn take(&self, peer: &Peer, tag: u64, now_ms: u64) -> Option<Kept<C>> {
-        let own = thread();
+        let own = thread() % SHARDS;
         if self.0.idle.load(Relaxed) > 0 {
             if let Some(kept) = self.take_from(own, peer, tag, now_ms) {
                 return Some(kept);
@@ -184,7 +186,7 @@ impl<C: Idle> Pool<C> {
             let others = (0..SHARDS).filter(|index| *index != own);
             for index in others {
                 if let Some(kept) = self.take_from(index, peer, tag, now_ms) {
-                    return Some(Kept { stolen: true, ..kept });
+                    return Some(kept);
                 }
             }
         }
@@ -200,16 +202,17 @@ impl<C: Idle> Pool<C> {
             let at = keeping.items.iter().rposition(is_it)?;
             let mut item = keeping.items.remove(at)?;
             self.0.left(shard, &keeping, 1);
+            let stolen = item.thread != thread();
             let closed = item.is_closed(Waker::noop());
-            let fate = match (closed, item.ends_ms <= now_ms, index == thread()) {
+            let fate = match (closed, item.ends_ms <= now_ms, stolen) {
                 (true, ..) => &mut keeping.counts.closed,
                 (false, true, _) => &mut keeping.counts.expired,
-                (false, false, true) => &mut keeping.counts.hits,
-                (false, false, false) => &mut keeping.counts.stolen,
+                (false, false, false) => &mut keeping.counts.hits,
+                (false, false, true) => &mut keeping.counts.stolen,
             };
             *fate += 1;
             if !closed && item.ends_ms > now_ms {
-                return Some(item.kept);
+                return Some(Kept { stolen, ..item.kept });
             }
             // Closing is a system call, which nobody should wait for.
             drop(keeping);
@@ -223,7 +226,8 @@ impl<C: Idle> Pool<C> {
         if settings.connections == 0 {
             return;
         }
-        let index = thread();
+        let thread = thread();
+        let index = thread % SHARDS;
         let shard = self.0.shards[index].get_or_init(Shard::default);
         if kept.requests >= settings.requests || too_old {
             lock(shard).counts.expired += 1;
@@ -231,14 +235,14 @@ impl<C: Idle> Pool<C> {
         }
         let ends_ms = now_ms.saturating_add(settings.timeout_ms);
         let (addr, kept) = (peer.addr.clone(), Kept { stolen: false, ..kept });
-        let mut item = Item { addr, since_ms: now_ms, ends_ms, kept };
+        let mut item = Item { addr, thread, since_ms: now_ms, ends_ms, kept };
         let mut keeping = lock(shard);
         match &keeping.watcher {
             Watcher::Waits(waker) if item.is_closed(waker) => {
                 keeping.counts.closed += 1;
                 return;
             }
-            Watcher::None => {
+            Watcher::None if task::can_spawn() => {
                 keeping.watcher = Watcher::Started;
                 task::spawn_local(watch(Arc::downgrade(&self.0), index));
             }
@@ -304,8 +308,10 @@ impl<C> Default for Shard<C> {
 }
 
 impl<C: Idle> Item<C> {
+    /// Whether it is known to be closed; what another thread's event loop knows is not asked.
     fn is_closed(&mut self, waker: &Waker) -> bool {
-        self.kept.connection.poll_closed(&mut Context::from_waker(waker)).is_ready()
+        self.thread == thread()
+            && self.kept.connection.poll_closed(&mut Context::from_waker(waker)).is_ready()
     }
 }
 
@@ -368,10 +374,24 @@ impl<C> Drop for Inner<C> {
     }
 }
 
+/// A thread that ends takes its event loop with it: nobody would watch its connections.
+struct Leaving<C: Idle>(Weak<Inner<C>>, usize);
+
+impl<C: Idle> Drop for Leaving<C> {
+    fn drop(&mut self) {
+        let Some(pool) = self.0.upgrade() else { return };
+        if let Some(shard) = pool.shards[self.1 % SHARDS].get() {
+            lock(shard).watcher = Watcher::None;
+            pool.remove(shard, |item| item.thread == self.1, |counts| &mut counts.expired);
+        }
+    }
+}
+
 /// Watches the connections of this thread: those that the other end closes, and those whose time is
 /// over, leave the pool.
 async fn watch<C: Idle>(pool: Weak<Inner<C>>, index: usize) {
     let timer = Timer::new();
+    let _leaving = Leaving(pool.clone(), thread());
     poll_fn(|cx| {
         let Some(pool) = pool.upgrade() else { return Poll::Ready(()) };
         let Some(shard) = pool.shards[index].get() else { return Poll::Ready(()) };
@@ -454,7 +474,7 @@ mod tests {
     fn keep(pool: &Pool<Connection>, settings: &Settings, peer: &Peer, now_ms: u64) -> Fake {
         let fake = Fake::default();
         let kept = Kept::new(Connection(fake.clone()), 0, now_ms);
-        block_on(async { pool.keep(settings, peer, kept, now_ms) });
+        pool.keep(settings, peer, kept, now_ms);
         fake
     }
 
@@ -505,7 +525,7 @@ mod tests {
         ] {
             let kept = Kept::new(Connection(Fake::default()), 0, made_ms);
             let kept = Kept { requests, ..kept };
-            block_on(async { pool.keep(&settings, &peer, kept, kept_ms) });
+            pool.keep(&settings, &peer, kept, kept_ms);
             assert_eq!(pool.take(&peer, 0, taken_ms).is_some(), want, "{requests} {kept_ms}");
         }
         assert_eq!((pool.idle(), pool.counts().expired), (0, 3));
@@ -544,7 +564,7 @@ mod tests {
         });
         let kept = pool.take(&peer, 0, 2).unwrap();
         assert!(kept.stolen && kept.connection.0.is_open());
-        block_on(async { pool.keep(&settings, &peer, kept, 3) });
+        pool.keep(&settings, &peer, kept, 3);
         assert!(!pool.take(&peer, 0, 4).unwrap().stolen, "it is this thread's now");
         assert_eq!((pool.counts().stolen, pool.counts().hits), (1, 1));
     }
@@ -584,6 +604,23 @@ mod tests {
             assert!(!gone.is_open());
             assert_eq!((pool.idle(), pool.counts().closed), (1, 3));
         });
+    }
+
+    #[test]
+    fn a_thread_that_ends_takes_its_connections_with_it() {
+        let (pool, settings, peer) = (Pool::default(), settings(9), peer(1));
+        let fake = std::thread::scope(|threads| {
+            let running = threads.spawn(|| {
+                block_on(async {
+                    let fake = keep_here(&pool, &settings, &peer);
+                    task::yield_now().await;
+                    assert!(fake.is_open());
+                    fake
+                })
+            });
+            running.join().unwrap()
+        });
+        assert_eq!((fake.is_open(), pool.idle()), (false, 0));
     }
 
     #[test]
