@@ -1,8 +1,16 @@
 //! The client's side of a request, as handlers see it: whatever the protocol that it came by.
 
-use std::task::{Context, Poll};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::{Context, Poll},
+};
 
 use bytes::Bytes;
+use forebay_rt::timer;
+use forebay_session::log::Severity;
+
+use crate::request::Request;
 
 /// Why the rest of a request body will not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +54,21 @@ pub trait Client {
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
+}
+
+/// Holds a request up for that many milliseconds; `Err` with the status that it ends with as soon as
+/// the client has left meanwhile (`ngx_http_test_reading`).
+pub async fn hold_up(r: &Request, client: &mut dyn Client, ms: u64) -> Result<(), u16> {
+    let mut sleep = pin!(timer::sleep(ms));
+    let stays = poll_fn(|cx| match client.poll_gone(cx) {
+        Poll::Ready(()) => Poll::Ready(false),
+        Poll::Pending => sleep.as_mut().poll(cx).map(|()| true),
+    });
+    if stays.await {
+        return Ok(());
+    }
+    r.log_error(Severity::Info, format_args!("client prematurely closed connection"));
+    Err(BodyError::Gone.status())
 }
 
 /// The client of a subrequest: there is nobody to ask.

@@ -8,12 +8,11 @@
 
 use std::{future::Future, pin::Pin};
 
-use forebay_rt::timer;
 use forebay_session::log::Severity;
 use forebay_wire::h1::{BodyLength, Method};
 
 use crate::{
-    client::{Client, Nobody},
+    client::{Client, Nobody, hold_up},
     core::{ErrorPage, Satisfy, Status},
     handler::{Filtered, Flow, Handler},
     plan::{LocId, Plan},
@@ -263,13 +262,13 @@ async fn access(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Result
                     refused = Some(status);
                 }
             }
-            Flow::Deny(401) => return Err(unauthorized(plan, r).await),
+            Flow::Deny(401) => return Err(unauthorized(plan, r, client).await),
             other => return Err(settle(other, r)),
         }
     }
     match refused {
         None => Ok(()),
-        Some(401) => Err(unauthorized(plan, r).await),
+        Some(401) => Err(unauthorized(plan, r, client).await),
         Some(status) => {
             if status == 403 {
                 r.log_error(Severity::Error, format_args!("access forbidden by rule"));
@@ -280,11 +279,13 @@ async fn access(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Result
 }
 
 /// 401, after `auth_delay` (`ngx_http_core_auth_delay`), which makes guessing slow.
-async fn unauthorized(plan: &Plan, r: &mut Request) -> End {
+async fn unauthorized(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> End {
     let delay_ms = plan.location(r.location).core.auth_delay_ms;
     if delay_ms > 0 {
         r.log_error(Severity::Info, format_args!("delaying unauthorized request"));
-        timer::sleep(delay_ms).await;
+        if let Err(status) = hold_up(r, client, delay_ms).await {
+            return End::Deny(status);
+        }
     }
     End::Deny(401)
 }
@@ -390,8 +391,8 @@ fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
         r.keep_alive = false;
     }
     r.error_status = status;
-    if status == 444 {
-        // nginx's NGX_HTTP_CLOSE: the connection closes without a word, and no page is looked for.
+    if matches!(status, 408 | 444 | 499) {
+        // ngx_http_finalize_request: the connection closes without a word, and no page is looked for.
         r.response.status = status;
         return None;
     }

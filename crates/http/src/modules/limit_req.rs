@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_conf::{Arg, Arity, Contexts, Error, Node, value};
-use forebay_rt::{clock, timer};
+use forebay_rt::clock;
 use forebay_session::{
     keyed::{Keyed, Shard, Slot},
     log::Severity,
@@ -20,7 +20,7 @@ use forebay_session::{
 };
 
 use crate::{
-    client::Client,
+    client::{Client, hold_up},
     handler::{Flow, Handler},
     inherit,
     limits::{self, Verdict},
@@ -282,7 +282,7 @@ fn now() -> i64 {
 }
 
 impl Handler for Limiter {
-    fn handle<'a>(&'a self, r: &'a mut Request, _: &'a mut dyn Client) -> Flow<'a> {
+    fn handle<'a>(&'a self, r: &'a mut Request, client: &'a mut dyn Client) -> Flow<'a> {
         if r.main.limit_req.get().is_some() {
             return Flow::Decline;
         }
@@ -313,8 +313,10 @@ impl Handler for Limiter {
         }
         r.main.limit_req.set(Some(Verdict::Delayed));
         Flow::Later(Box::pin(async move {
-            timer::sleep(delay_ms).await;
-            Flow::Decline
+            match hold_up(r, client, delay_ms).await {
+                Ok(()) => Flow::Decline,
+                Err(status) => Flow::Deny(status),
+            }
         }))
     }
 }

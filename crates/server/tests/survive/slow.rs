@@ -141,3 +141,39 @@ fn a_reader_of_a_byte_a_second_delays_nobody() {
         std::thread::sleep(Duration::from_secs(1));
     }
 }
+
+#[test]
+fn a_body_that_a_handler_reads_ends_at_the_body_timeout() {
+    let server = start(&conf("", "location /put/ { dav_methods PUT; client_body_timeout 1s; }"));
+    let head = b"PUT /put/a HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\nsome";
+    let crowd: Vec<_> = (0..CROWD).map(|_| begin(server.addr(), head)).collect();
+    others_are_served(&server);
+    let started = Instant::now();
+    let mut probe = begin(server.addr(), head);
+    // As in nginx, nobody is told: who does not send does not listen either.
+    assert_eq!(probe.read(&mut [0; 16]).unwrap_or(0), 0);
+    is_about(started.elapsed(), 1);
+    assert!(wait_for(|| statuses(&server, "408") == CROWD + 1, LIMIT), "{}", server.access_log());
+    assert!(!server.root().join("put").exists());
+    drop(crowd);
+}
+
+#[test]
+fn who_leaves_while_held_up_is_noticed_at_once() {
+    let limited = "limit_req_zone $uri zone=z:1m rate=1r/m; server { listen 127.0.0.1:{port};
+        location /limited { limit_req zone=z burst=9; }
+        location /guarded { auth_basic x; auth_basic_user_file users; auth_delay 60s; }";
+    let text = conf("", "").replace("server {\n", &format!("{limited}\n"));
+    let text = text.replacen("listen 127.0.0.1:{port};\n                root", "root", 1);
+    let server = start(&text);
+    let ask = |path: &str| {
+        begin(server.addr(), format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes())
+    };
+    drop(ask("/limited"));
+    assert!(wait_for(|| server.access_log().contains("/limited"), LIMIT));
+    let held = [ask("/limited"), ask("/guarded")];
+    let is_held = |text: &str| wait_for(|| server.error_log().contains(text), LIMIT);
+    assert!(is_held("delaying request, excess: 1.000, by zone \"z\""), "{}", server.error_log());
+    drop(held);
+    assert!(wait_for(|| statuses(&server, "499") == 2, LIMIT), "{}", server.access_log());
+}
