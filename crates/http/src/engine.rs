@@ -128,15 +128,9 @@ pub async fn reject(r: &mut Request, client: &mut dyn Client, status: u16) {
 }
 
 /// Runs a subrequest ([`Request::subrequest`]) to its response. Its body is to be pulled by whoever
-/// asked.
+/// asked, and it is to be logged then ([`Request::log_subrequest`]).
 pub fn subrequest<'a>(r: &'a mut Request) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
-    Box::pin(async move {
-        answer(r, &mut Nobody).await;
-        let location = r.plan.location(r.location);
-        if location.core.log_subrequest {
-            location.loggers.iter().for_each(|logger| logger.log(r));
-        }
-    })
+    Box::pin(async move { answer(r, &mut Nobody).await })
 }
 
 /// The post-read phase, once a request: what it ends with, if a handler ends it.

@@ -6,6 +6,7 @@
 use std::{
     cell::Cell,
     future::Future,
+    mem,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, ready},
@@ -85,6 +86,16 @@ impl Subrequest {
     }
 }
 
+impl Subrequest {
+    /// All of the answer has been handed out, or as much as there is.
+    pub fn end(&mut self) {
+        if let State::Sending(child) = mem::replace(&mut self.state, State::Over) {
+            child.log_subrequest();
+        }
+        self.done.set(true);
+    }
+}
+
 impl Source for Subrequest {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
         loop {
@@ -102,11 +113,11 @@ impl Source for Subrequest {
                 continue;
             }
             match &next {
-                Some(Ok(chunk)) => self.sent |= !chunk.is_empty(),
-                _ => {
-                    self.state = State::Over;
-                    self.done.set(true);
+                Some(Ok(chunk)) => {
+                    self.sent |= !chunk.is_empty();
+                    child.bytes_sent += chunk.len();
                 }
+                _ => self.end(),
             }
             return Poll::Ready(next);
         }

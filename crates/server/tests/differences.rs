@@ -61,3 +61,21 @@ fn one_post_action_follows_a_request() {
     assert!(wait_for(|| logged() == 2, LIMIT), "{}", server.error_log());
     assert_eq!(server.read("c.log"), "");
 }
+
+#[test]
+fn subrequests_are_logged_with_what_they_gave() {
+    let server = start(
+        "log_format sizes '$uri $body_bytes_sent'; types { text/html html; }",
+        "access_log {prefix}/sizes.log sizes; log_subrequest on;
+         location = /a.html { add_before_body /before; add_after_body /after.html; }
+         location = /before { return 200 12345; }",
+    );
+    std::fs::write(server.root().join("a.html"), "x").expect("file");
+    std::fs::write(server.root().join("after.html"), "y".repeat(100_000)).expect("file");
+    let mut client = Client::connect(server.addr()).expect("connect");
+    assert_eq!(ask(&mut client, "/a.html"), 200);
+    let logged = || server.read("sizes.log");
+    assert!(wait_for(|| logged().lines().count() == 3, LIMIT), "{}", logged());
+    // The whole is chunked: its size has the sizes of chunks in it.
+    assert!(logged().starts_with("/before 5\n/after.html 100000\n/a.html "), "{}", logged());
+}

@@ -10,6 +10,7 @@
 use std::{
     cell::{Cell, Ref, RefCell},
     collections::HashMap,
+    rc::Rc,
     sync::Arc,
 };
 
@@ -350,7 +351,8 @@ enum Kept {
 /// Its memory is kept when it is cleared, so a warm scope allocates nothing.
 #[derive(Default)]
 pub struct Store {
-    inner: RefCell<Values>,
+    /// Shared with subrequests.
+    inner: Rc<RefCell<Values>>,
     captures: RefCell<Captures>,
     /// How many computed variables are being read, each for the next.
     depth: Cell<u8>,
@@ -394,21 +396,24 @@ impl Captures {
 impl Store {
     /// Makes it ready for a new scope. Room for values is made when there are some.
     pub fn reset(&mut self) {
-        let values = self.inner.get_mut();
-        values.bytes.clear();
-        values.slots.clear();
+        match Rc::get_mut(&mut self.inner) {
+            Some(values) => {
+                let values = values.get_mut();
+                values.bytes.clear();
+                values.slots.clear();
+            }
+            // A subrequest still holds it.
+            None => self.inner = Rc::default(),
+        }
         self.captures.get_mut().clear();
         // A handler that panicked may have left it.
         self.depth.set(0);
     }
 
-    /// Takes over all values of another store of the same configuration (subrequests).
-    pub fn copy_from(&mut self, other: &Store) {
-        let from = other.inner.borrow();
-        let to = self.inner.get_mut();
-        to.slots.clone_from(&from.slots);
-        to.bytes.clone_from(&from.bytes);
-        self.captures.get_mut().clone_from(&other.captures.borrow());
+    /// A store for a subrequest: it has all values in common with this one, now and later, and captures
+    /// of its own (`ngx_http_subrequest`).
+    pub fn share(&self) -> Store {
+        Store { inner: self.inner.clone(), ..Store::default() }
     }
 
     fn copy(&self, id: VarId, out: &mut Vec<u8>) -> Kept {

@@ -104,10 +104,7 @@ impl Ask {
     async fn ask<'f>(&self, r: &mut Request) -> Flow<'f> {
         let Some(mut child) = r.subrequest(&self.uri, b"") else { return Flow::Deny(500) };
         engine::subrequest(&mut child).await;
-        // In nginx they have their variables in common, but not the captures.
-        let captures = r.store.captures().clone();
-        r.store.copy_from(&child.store);
-        *r.store.captures_mut() = captures;
+        child.log_subrequest();
         for (id, template) in self.set.iter() {
             let value = template.value(&child);
             var::assign(r, *id, &value);

@@ -117,7 +117,10 @@ impl Copies {
             if self.request_body {
                 copy.body = r.body.clone();
             }
-            spawn_local(async move { engine::subrequest(&mut copy).await });
+            spawn_local(async move {
+                engine::subrequest(&mut copy).await;
+                copy.log_subrequest();
+            });
         }
         Flow::Decline
     }

@@ -523,7 +523,10 @@ impl Collect {
                     }
                     Some(Piece::Flush) => {}
                     Some(Piece::Nested(_)) => return Poll::Ready(Err(Fault::Filter)),
-                    None => return Poll::Ready(Ok(mem::take(&mut self.value))),
+                    None => {
+                        self.child.end();
+                        return Poll::Ready(Ok(mem::take(&mut self.value)));
+                    }
                 }
                 continue;
             }
