@@ -102,7 +102,8 @@ impl TempFile {
         Err(std::io::ErrorKind::AlreadyExists.into())
     }
 
-    fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+    /// Adds bytes at its end.
+    pub fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.file.write_all(bytes)?;
         self.len += bytes.len() as u64;
         Ok(())

@@ -40,8 +40,8 @@ pub fn write(r: &Request, severity: Severity, message: fmt::Arguments<'_>) {
     let number = Some(r.connection.number);
     let host = input.field(FieldId::Host).map(Lossy);
     let referrer = input.field(FieldId::Referer).map(Lossy);
-    struct Tail<'a>(&'static str, Option<Lossy<'a>>);
-    impl fmt::Display for Tail<'_> {
+    struct Tail<T>(&'static str, Option<T>);
+    impl<T: fmt::Display> fmt::Display for Tail<T> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             match &self.1 {
                 Some(text) => write!(f, ", {}: \"{text}\"", self.0),
@@ -53,8 +53,9 @@ pub fn write(r: &Request, severity: Severity, message: fmt::Arguments<'_>) {
         severity,
         number,
         format_args!(
-            "{message}, client: {client}, server: {server}, request: \"{request}\"{}{}{}",
+            "{message}, client: {client}, server: {server}, request: \"{request}\"{}{}{}{}",
             Tail("subrequest", subrequest),
+            Tail("upstream", r.upstream.asked()),
             Tail("host", host),
             Tail("referrer", referrer),
         ),

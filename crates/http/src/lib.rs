@@ -37,6 +37,7 @@ pub mod subrequest;
 #[cfg_attr(not(test), allow(dead_code))]
 mod testing;
 mod tree;
+pub mod upstream;
 mod variables;
 pub mod worker;
 

@@ -67,8 +67,8 @@ pub fn load_with(
     let core = reader.levels[0].make::<core::Conf>();
     core.default_paths(reader.cx);
     reader.inherit();
-    let levels = reader.levels;
-    let plan = compile(&levels, modules, &mut cx, default_error_log, privileged);
+    let (levels, parents) = (reader.levels, reader.parents);
+    let plan = compile((&levels, &parents), modules, &mut cx, default_error_log, privileged);
     if let Some(plan) = &plan {
         plan.upstreams.finish(cx.loader);
     }
@@ -146,7 +146,7 @@ fn core_of(levels: &[Confs], id: LocId) -> &core::Conf {
 }
 
 fn compile(
-    levels: &[Confs],
+    (levels, parents): (&[Confs], &[LocId]),
     modules: &[Box<dyn AnyModule>],
     cx: &mut Cx<'_, '_>,
     default_error_log: &ErrorLog,
@@ -161,6 +161,7 @@ fn compile(
             cx,
             location: &mut location,
             levels,
+            parents,
             nests: false,
             codings: Vec::new(),
             static_codings: Vec::new(),
@@ -351,6 +352,7 @@ impl Location {
             core: conf.settings(),
             error_log: conf.own.error_log.clone().unwrap_or_else(|| default_error_log.clone()),
             warn_uninitialized: true,
+            auto_redirect: false,
             tree: Tree::default(),
             limit_except: conf.own.limit_except.clone(),
             post_read: Vec::new(),

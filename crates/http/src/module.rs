@@ -15,7 +15,7 @@ use forebay_session::{log::LogSet, upstream::Upstreams, var::Registry, zone::Zon
 use crate::{
     coding::{Coding, StaticCoding},
     handler::{Filter, Handler, Logger},
-    plan::{LocId, Location},
+    plan::{Kind, LocId, Location},
     request::Request,
 };
 
@@ -206,6 +206,8 @@ pub struct Builder<'b, 'l, 'f> {
     /// The level being built: its number, name, and core settings are there already.
     pub location: &'b mut Location,
     pub(crate) levels: &'b [Confs],
+    /// The level that each is in.
+    pub(crate) parents: &'b [LocId],
     /// Whether a filter so far puts subrequests into bodies.
     pub(crate) nests: bool,
     /// Codings to choose from, until the filter that chooses takes them.
@@ -218,6 +220,18 @@ impl Builder<'_, '_, '_> {
     /// The merged settings of another level (an `if` inside this one).
     pub fn level<C: Conf>(&self, id: LocId) -> Option<&C> {
         self.levels[id.index()].find()
+    }
+
+    /// The merged settings of the location that an `if` or `limit_except` varies.
+    pub fn enclosing<C: Conf>(&self) -> Option<&C> {
+        let mut id = self.location.id;
+        loop {
+            id = *self.parents.get(id.index()).filter(|parent| **parent != id)?;
+            let kind = self.level::<crate::core::Conf>(id).map(|conf| conf.own.kind);
+            if !matches!(kind, Some(Kind::If | Kind::LimitExcept)) {
+                return self.level(id);
+            }
+        }
     }
 
     /// Adds to the (server) rewrite phase.

@@ -150,6 +150,9 @@ pub struct Location {
     pub error_log: ErrorLog,
     /// `uninitialized_variable_warn`: whether reading a variable before `set` is worth a line.
     pub warn_uninitialized: bool,
+    /// Whether a path that lacks the name's last slash is redirected to the one that has it (nginx's
+    /// `auto_redirect`).
+    pub auto_redirect: bool,
     /// Nested locations.
     pub tree: Tree,
     /// `limit_except`: the level that holds for all methods but these.

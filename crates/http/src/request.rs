@@ -30,6 +30,7 @@ use crate::{
     plan::{LocId, Location, PlanHandle, Server, ServerId},
     proxied::Proxied,
     response::Response,
+    upstream,
     worker::Worker,
 };
 
@@ -163,6 +164,8 @@ pub struct Request {
     /// Whether the path was rewritten without choosing a location for it again: then an `alias`
     /// cannot say what of it to replace (nginx's `valid_location`).
     pub rewritten_in_place: bool,
+    /// Whether path and query are still those that the client sent (nginx's `valid_unparsed_uri`).
+    pub is_as_sent: bool,
     /// Whether it was redirected internally, or is a subrequest: `internal` locations open.
     pub internal: bool,
     /// Whether a regex `alias` stands for a directory, to which `try_files` has added the URI.
@@ -199,6 +202,8 @@ pub struct Request {
     pub compressed: Rc<Cell<(u64, u64)>>,
     /// What it shares with its subrequests.
     pub main: Rc<Main>,
+    /// The servers that it was passed to.
+    pub upstream: Rc<upstream::State>,
 }
 
 /// What a request and its subrequests share, to the end of the request (nginx's `r->main` and
@@ -260,6 +265,7 @@ pub struct Parts {
     store: Store,
     compressed: Rc<Cell<(u64, u64)>>,
     main: Rc<Main>,
+    upstream: Rc<upstream::State>,
 }
 
 impl Parts {
@@ -285,7 +291,8 @@ impl Request {
         server: ServerId,
         parts: Parts,
     ) -> Request {
-        let Parts { input, mut uri, mut args, mut response, mut store, compressed, main } = parts;
+        let Parts { input, mut uri, mut args, mut response, mut store, compressed, main, upstream } =
+            parts;
         uri.clear();
         args.clear();
         response.clear();
@@ -302,6 +309,7 @@ impl Request {
             args,
             uri_was_escaped: false,
             rewritten_in_place: false,
+            is_as_sent: true,
             internal: false,
             add_uri_to_alias: false,
             subrequest: false,
@@ -320,6 +328,7 @@ impl Request {
             keep_alive: false,
             compressed,
             main,
+            upstream,
         }
     }
 
@@ -334,6 +343,7 @@ impl Request {
         child.args.extend_from_slice(args);
         child.method = Method::Get;
         child.subrequest = true;
+        child.is_as_sent = false;
         child.internal = true;
         child
     }
@@ -350,6 +360,7 @@ impl Request {
         twin.error_status = self.error_status;
         twin.store.captures_mut().clone_from(&self.store.captures());
         twin.limit_rate = self.limit_rate;
+        twin.upstream = self.upstream.clone();
         let (from, to) = (&self.response, &mut twin.response);
         to.status = from.status;
         to.content_type.clone_from(&from.content_type);
@@ -375,6 +386,7 @@ impl Request {
     /// Takes it apart for the next one; its buffer goes back to the pool.
     pub fn into_parts(self) -> Parts {
         let Request { mut input, uri, args, mut response, store, compressed, mut main, .. } = self;
+        let mut upstream = self.upstream;
         match Rc::get_mut(&mut main) {
             Some(main) => main.clear(),
             // A subrequest still holds it.
@@ -385,7 +397,11 @@ impl Request {
         }
         // A body may hold a file, which is not to stay open until the next request.
         response.clear();
-        Parts { input, uri, args, response, store, compressed, main }
+        match Rc::get_mut(&mut upstream) {
+            Some(upstream) => upstream.clear(),
+            None => upstream = Rc::default(),
+        }
+        Parts { input, uri, args, response, store, compressed, main, upstream }
     }
 
     /// What the client sent, to complete before anybody shares it.
@@ -447,8 +463,23 @@ impl Request {
         self.args.clear();
         self.args.extend_from_slice(args);
         self.rewritten_in_place = false;
+        self.is_as_sent = false;
         self.internal = true;
         self.add_uri_to_alias = false;
+    }
+
+    /// The response is over: says what those who read it from another server could not.
+    pub(crate) fn end_upstream(&mut self) {
+        self.response.body = Default::default();
+        if let Some(at_end) = self.upstream.take_at_end()
+            && self.completed
+        {
+            at_end(self);
+        }
+        for (severity, text) in self.upstream.complaints() {
+            self.log_error(severity, format_args!("{text}"));
+        }
+        self.upstream.end();
     }
 
     /// Writes a line to the error log of the location, with nginx's trailer

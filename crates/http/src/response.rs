@@ -3,9 +3,13 @@
 //! Answers nginx's `headers_out`. The fields that [`Response`] types are written first, in nginx's
 //! order (`h1::encode`); the list follows, in the order in which it was filled.
 
+use std::{fmt, rc::Rc};
+
 use bytes::Bytes;
 
-use crate::body::Body;
+use forebay_wire::Span;
+
+use crate::{body::Body, upstream::body::ReadAhead};
 
 /// One header field of a response. Name and value never hold CR, LF or NUL when they are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +18,36 @@ pub struct Field {
     pub name: Bytes,
     /// The value.
     pub value: Bytes,
+}
+
+/// The status line of another server, as far as it is not ours: `200 Fine`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// The status that it belongs to.
+    pub status: u16,
+    /// The status and what follows it. Never holds CR, LF or NUL.
+    pub text: Bytes,
+}
+
+impl Reason {
+    /// What stands at a place of a head, unless it is what we say ourselves.
+    pub fn of(status: u16, head: &Bytes, text: Span) -> Option<Reason> {
+        let ours = forebay_wire::h1::encode::status_line(status);
+        let said = text.of(head);
+        let same = ours.get(9..ours.len().saturating_sub(2)).is_some_and(|ours| ours == said);
+        let range = text.start as usize..text.end as usize;
+        (!same).then(|| Reason { status, text: head.slice(range) })
+    }
+}
+
+/// What to read while the client takes nothing, see [`ReadAhead`].
+#[derive(Clone, Default)]
+pub struct Ahead(pub Option<Rc<dyn ReadAhead>>);
+
+impl fmt::Debug for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Ahead" } else { "None" })
+    }
 }
 
 /// A response under way.
@@ -25,6 +59,12 @@ pub struct Response {
     pub content_type: Option<Bytes>,
     /// Added to `Content-Type` as `; charset=…`.
     pub charset: Option<Bytes>,
+    /// The field as another server wrote it, sent as long as the charset is this one.
+    pub content_type_text: Option<(Bytes, Bytes)>,
+    /// `X-Accel-Charset`.
+    pub override_charset: Option<Bytes>,
+    /// The status line of another server.
+    pub reason: Option<Reason>,
     /// `Content-Length`; `None`: not known, so chunked or up to the end of the connection.
     pub content_length: Option<u64>,
     /// `Last-Modified`, seconds since 1970.
@@ -37,6 +77,15 @@ pub struct Response {
     pub trailers: Vec<Field>,
     /// Whether byte ranges of this body may be asked for (nginx's `allow_ranges`).
     pub allow_ranges: bool,
+    /// Whether only one range is answered (nginx's `single_range`).
+    pub single_range: bool,
+    /// Whether conditions (`If-Modified-Since`) were another server's to look at (nginx's
+    /// `disable_not_modified`).
+    pub not_modified_off: bool,
+    /// Whether the list has a `Server`, so that ours is not sent.
+    pub has_server: bool,
+    /// Whether the list has a `Date`.
+    pub has_date: bool,
     /// Whether `Vary: Accept-Encoding` is written (`gzip_vary`).
     pub vary_accept_encoding: bool,
     /// Whether the body is sent chunked: known once the head is (`$sent_http_transfer_encoding`).
@@ -45,6 +94,8 @@ pub struct Response {
     pub header_only: bool,
     /// The body.
     pub body: Body,
+    /// What to read while the client takes nothing of it.
+    pub ahead: Ahead,
 }
 
 impl Response {
@@ -61,11 +112,14 @@ impl Response {
     pub fn forget_body(&mut self) {
         self.content_type = None;
         self.charset = None;
+        self.content_type_text = None;
+        self.reason = None;
         self.content_length = None;
         self.last_modified = None;
         self.allow_ranges = false;
         self.header_only = false;
         self.body = Body::Empty;
+        self.ahead = Ahead::default();
     }
 
     /// The first field of that name, whatever its case.

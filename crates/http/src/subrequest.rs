@@ -89,7 +89,8 @@ impl Subrequest {
 impl Subrequest {
     /// All of the answer has been handed out, or as much as there is.
     pub fn end(&mut self) {
-        if let State::Sending(child) = mem::replace(&mut self.state, State::Over) {
+        if let State::Sending(mut child) = mem::replace(&mut self.state, State::Over) {
+            child.end_upstream();
             child.log_subrequest();
         }
         self.done.set(true);

@@ -102,6 +102,21 @@ impl OpenFile {
         }
     }
 
+    /// A temporary file, which grows while it is sent.
+    pub(crate) fn temporary(fd: OwnedFd) -> OpenFile {
+        OpenFile {
+            fd: Some(Arc::new(fd)),
+            stat: Stat::UNKNOWN,
+            directio: false,
+            alignment: 512,
+            pool: None,
+            size: 0,
+            modified: 0,
+            etag: Bytes::new(),
+            contents: None,
+        }
+    }
+
     /// The descriptor, where the kernel may send the file; `None`: it is in memory, or is to be read.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         if self.directio { None } else { self.fd.as_ref().map(|fd| fd.as_fd()) }

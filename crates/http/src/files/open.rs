@@ -123,6 +123,10 @@ pub struct Stat {
 }
 
 impl Stat {
+    /// Of a file that nobody looks for.
+    pub const UNKNOWN: Stat =
+        Stat { kind: Kind::File, dev: 0, ino: 0, size: 0, modified_ns: 0, changed_ns: 0 };
+
     fn of(stat: &rustix::fs::Stat) -> Stat {
         Stat {
             kind: kind(FileType::from_raw_mode(stat.st_mode)),

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use forebay_rt::clock;
 use forebay_wire::{
     date,
-    h1::encode::{write_decimal, write_field, write_status_line},
+    h1::encode::{write_decimal, write_field, write_status_line, write_value},
 };
 
 use crate::{plan::Plan, request::Request, special};
@@ -43,16 +43,35 @@ pub fn write_date(out: &mut Vec<u8>) {
 pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
     let response = &r.response;
     let core = &plan.location(r.location).core;
-    write_status_line(out, response.status);
-    let server = special::server_name(r);
-    if !server.is_empty() {
-        write_field(out, b"Server", &server);
+    match &response.reason {
+        Some(reason) if reason.status == response.status => {
+            out.extend_from_slice(b"HTTP/1.1 ");
+            write_value(out, &reason.text);
+            out.extend_from_slice(b"\r\n");
+        }
+        _ => write_status_line(out, response.status),
     }
-    out.extend_from_slice(b"Date: ");
-    write_date(out);
-    out.extend_from_slice(b"\r\n");
-    if let Some(content_type) = &response.content_type {
-        write_content_type(out, content_type, response.charset.as_deref());
+    if !response.has_server {
+        let server = special::server_name(r);
+        if !server.is_empty() {
+            write_field(out, b"Server", &server);
+        }
+    }
+    if !response.has_date {
+        out.extend_from_slice(b"Date: ");
+        write_date(out);
+        out.extend_from_slice(b"\r\n");
+    }
+    match (&response.content_type_text, &response.content_type) {
+        (Some((charset, text)), Some(content_type))
+            if response.charset.as_ref() == Some(charset) && text.starts_with(content_type) =>
+        {
+            write_field(out, b"Content-Type", text);
+        }
+        (_, Some(content_type)) => {
+            write_content_type(out, content_type, response.charset.as_deref());
+        }
+        _ => {}
     }
     if let Some(length) = response.content_length
         && !framing.chunked

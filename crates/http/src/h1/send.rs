@@ -16,10 +16,11 @@ use forebay_wire::h1::encode::write_hex;
 
 use super::head::Framing;
 use crate::{
-    body::{Body, Chunk, FileSlice},
+    body::{Body, Chunk, Fault, FileSlice},
     core::{Settings, SizeValue},
     files,
     request::Request,
+    response::Ahead,
 };
 
 /// Why a response could not be sent whole.
@@ -30,7 +31,7 @@ pub enum SendError {
     /// It took nothing for `send_timeout`.
     TimedOut,
     /// The body ended before its end; the client sees the connection close.
-    Truncated,
+    Truncated(Fault),
     /// The file of the body did: the kernel sent nothing from this offset.
     FileEnded(u64),
     /// The same, where the file is read: it gave nothing of so many bytes.
@@ -89,8 +90,9 @@ pub async fn send<T: Transport>(
         reader: files::Reader::default(),
         pace,
         sent: 0,
-        truncated: false,
+        truncated: None,
         corked: false,
+        ahead: std::mem::take(&mut r.response.ahead),
     };
     let result = poll_fn(|cx| output.poll(io, timer, timeout_ms, cx)).await;
     r.bytes_sent += output.sent;
@@ -210,9 +212,11 @@ struct Output {
     reader: files::Reader,
     pace: Option<Pace>,
     sent: u64,
-    truncated: bool,
+    truncated: Option<Fault>,
     /// Whether the socket holds back what is not a full packet, as a file is on its way.
     corked: bool,
+    /// What to read while the client takes nothing.
+    ahead: Ahead,
 }
 
 impl Output {
@@ -230,8 +234,8 @@ impl Output {
             waiting = waiting || self.gather(cx).is_pending();
             let Some(_) = self.queue.front() else {
                 self.uncork(io);
-                if self.truncated {
-                    return Poll::Ready(Err(SendError::Truncated));
+                if let Some(fault) = self.truncated {
+                    return Poll::Ready(Err(SendError::Truncated(fault)));
                 }
                 if waiting {
                     timer.disarm();
@@ -244,6 +248,7 @@ impl Output {
                 Some(pace) => match pace.allowance(self.sent) {
                     0 => {
                         timer.disarm();
+                        self.read_ahead(cx);
                         ready!(pace.timer.poll_expired(cx));
                         continue;
                     }
@@ -254,10 +259,18 @@ impl Output {
                 Poll::Ready(Ok(())) => timer.arm(timeout_ms),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
+                    self.read_ahead(cx);
                     ready!(timer.poll_expired(cx));
                     return Poll::Ready(Err(SendError::TimedOut));
                 }
             }
+        }
+    }
+
+    /// The client takes nothing now: its source need not wait for it.
+    fn read_ahead(&self, cx: &mut Context<'_>) {
+        if let Some(ahead) = &self.ahead.0 {
+            ahead.read_ahead(cx);
         }
     }
 
@@ -268,8 +281,8 @@ impl Output {
             match ready!(body.poll_next(cx)) {
                 Some(Ok(chunk)) if chunk.is_empty() => {}
                 Some(Ok(chunk)) => self.push(chunk),
-                Some(Err(_)) => {
-                    self.truncated = true;
+                Some(Err(fault)) => {
+                    self.truncated = Some(fault);
                     self.body = None;
                 }
                 None => {
@@ -356,7 +369,9 @@ impl Output {
         let Some(Chunk::File(slice)) = self.queue.front_mut() else {
             return Poll::Ready(Ok(()));
         };
-        let Some(fd) = slice.file.fd() else { return Poll::Ready(Err(SendError::Truncated)) };
+        let Some(fd) = slice.file.fd() else {
+            return Poll::Ready(Err(SendError::Truncated(Fault::File)));
+        };
         let count = slice.len().min(self.max_file_chunk).min(allowance) as usize;
         ready!(self.reader.poll_warm(slice, count as u64, cx));
         let result = io.poll_send_file(cx, fd, slice.start, count);

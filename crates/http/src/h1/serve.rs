@@ -28,6 +28,7 @@ use super::{
     send::{self, SendError},
 };
 use crate::{
+    body::Fault,
     client::Client,
     core::Lingering,
     engine, files,
@@ -328,6 +329,7 @@ async fn converse<T: Transport>(
         engine::reject(r, &mut client, reject.status()).await;
     }
     let next = respond(io, timer, plan, r, &mut body, verdict.is_err()).await;
+    r.end_upstream();
     r.bytes_sent += body.interim_bytes;
     if !r.location().core.post_action.is_empty() {
         engine::post_action(r).await;
@@ -501,7 +503,9 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
                 io.reset_on_close();
             }
         }
-        SendError::Truncated => r.log_error(
+        // Whoever passed it on has said so.
+        SendError::Truncated(Fault::Upstream) => {}
+        SendError::Truncated(_) => r.log_error(
             Severity::Alert,
             format_args!("response body was truncated while sending response to client"),
         ),

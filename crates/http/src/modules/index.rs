@@ -136,6 +136,7 @@ impl IndexFiles {
 fn redirect<'f>(r: &mut Request, uri: Vec<u8>) -> Flow<'f> {
     r.uri = uri;
     r.internal = true;
+    r.is_as_sent = false;
     r.add_uri_to_alias = false;
     Flow::Redirect
 }

@@ -33,6 +33,7 @@ mod mirror;
 mod mp4;
 mod not_modified;
 mod postpone;
+mod proxy;
 mod random_index;
 mod range;
 mod realip;
@@ -81,6 +82,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<try_files::TryFiles>(),
         entry::<mirror::Mirror>(),
         // Content, in the order of asking.
+        entry::<proxy::Proxy>(),
         entry::<random_index::RandomIndex>(),
         entry::<index::Index>(),
         entry::<autoindex::Autoindex>(),

@@ -72,7 +72,7 @@ impl<'a> Asked<'a> {
 
 impl Filter for Conditions {
     fn filter(&self, r: &mut Request) -> Filtered {
-        if r.response.status != 200 || r.subrequest {
+        if r.response.status != 200 || r.subrequest || r.response.not_modified_off {
             return Filtered::Continue;
         }
         let Some(asked) = Asked::of(&r.input.head.headers, &r.input.buf) else {

@@ -96,6 +96,7 @@ async fn choose<'f>(r: &mut Request) -> Flow<'f> {
     };
     r.uri.extend_from_slice(name);
     r.internal = true;
+    r.is_as_sent = false;
     r.add_uri_to_alias = false;
     Flow::Redirect
 }

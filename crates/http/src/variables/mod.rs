@@ -25,6 +25,7 @@ pub fn register(registry: &mut Registry<Request>) {
     request::register(registry);
     response::register(registry);
     time::register(registry);
+    crate::upstream::state::register(registry);
 }
 
 /// Writes text that is always there.
@@ -45,7 +46,7 @@ fn put_number(out: &mut Vec<u8>, number: u64) -> bool {
 }
 
 /// Writes milliseconds as seconds with three decimals (`%T.%03M`).
-fn put_seconds(out: &mut Vec<u8>, ms: u64) -> bool {
+pub(crate) fn put_seconds(out: &mut Vec<u8>, ms: u64) -> bool {
     // Writing to a vector cannot fail.
     let _ = write!(out, "{}.{:03}", ms / 1000, ms % 1000);
     true
@@ -53,7 +54,7 @@ fn put_seconds(out: &mut Vec<u8>, ms: u64) -> bool {
 
 /// Whether a field's name is that of a variable: lower case, `_` for `-`
 /// (`ngx_http_variable_unknown_header`).
-fn is_named(field: &[u8], variable: &[u8]) -> bool {
+pub(crate) fn is_named(field: &[u8], variable: &[u8]) -> bool {
     let same = |(f, v): (&u8, &u8)| match f {
         b'-' => *v == b'_',
         f => f.to_ascii_lowercase() == *v,
@@ -62,7 +63,7 @@ fn is_named(field: &[u8], variable: &[u8]) -> bool {
 }
 
 /// Writes all values of the fields of that name, joined; `false`: there is none.
-fn put_joined<'a>(
+pub(crate) fn put_joined<'a>(
     out: &mut Vec<u8>,
     fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
     variable: &[u8],

@@ -56,6 +56,7 @@ pub(super) fn register(registry: &mut Registry<Request>) {
 /// What the request line and `Host` say, and what rewriting made of it.
 fn target(registry: &mut Registry<Request>) {
     registry.assignable("args", args, |r, value| {
+        r.is_as_sent = false;
         r.args.clear();
         r.args.extend_from_slice(value);
     });

@@ -128,6 +128,17 @@ pub struct ResponseParser {
 }
 
 impl ResponseParser {
+    /// A parser that uses the memory of an old head.
+    pub fn with_head(mut head: ResponseHead) -> ResponseParser {
+        head.clear();
+        ResponseParser { head, ..ResponseParser::default() }
+    }
+
+    /// Gives the head away.
+    pub fn take_head(&mut self) -> ResponseHead {
+        std::mem::take(&mut self.head)
+    }
+
     /// Prepares for the next response, keeping the capacity of its vectors.
     pub fn reset(&mut self) {
         self.head.clear();

@@ -75,6 +75,7 @@ impl Rewrite {
             return None;
         }
         r.internal = true;
+        r.is_as_sent = false;
         state.quote = false;
         match &self.target {
             Target::Redirect { status, url, has_args } => {

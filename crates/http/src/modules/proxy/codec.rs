@@ -1,0 +1,168 @@
+//! Reads HTTP/1 responses: the head, then a body by length, in chunks, or up to the end of the
+//! connection.
+//!
+//! Hot path: a body is decoded where it was read to.
+//!
+//! Invariant: how a body ends is said by `wire::h1::response_framing` and nowhere else.
+
+use forebay_wire::h1::{
+    BadResponse, Progress, ResponseBody, ResponseFraming, ResponseHead, ResponseParser, Sent,
+    chunked::Decoder, response_framing,
+};
+
+use crate::upstream::{Codec, Decoded};
+
+enum Left {
+    /// The head is not there yet.
+    Head,
+    Nothing,
+    Bytes(u64),
+    Chunked(Decoder),
+    Close,
+}
+
+/// One response.
+pub struct Http1 {
+    parser: ResponseParser,
+    sent: Sent,
+    left: Left,
+}
+
+impl Http1 {
+    /// For the answer to such a request.
+    pub fn new(sent: Sent, head: ResponseHead) -> Http1 {
+        Http1 { parser: ResponseParser::with_head(head), sent, left: Left::Head }
+    }
+}
+
+impl Codec for Http1 {
+    fn read_head(&mut self, buf: &[u8], limit: usize) -> Result<Option<usize>, BadResponse> {
+        Ok(match self.parser.parse(buf, limit)? {
+            Progress::Complete { consumed } => Some(consumed),
+            Progress::Partial => None,
+        })
+    }
+
+    fn head(&self) -> &ResponseHead {
+        self.parser.head()
+    }
+
+    fn framing(&mut self, buf: &[u8]) -> Result<ResponseFraming, BadResponse> {
+        let framing = response_framing(self.parser.head(), buf, self.sent)?;
+        self.left = match framing.body {
+            ResponseBody::None | ResponseBody::Length(0) => Left::Nothing,
+            ResponseBody::Length(length) => Left::Bytes(length),
+            ResponseBody::Chunked => Left::Chunked(Decoder::new()),
+            ResponseBody::Close => Left::Close,
+        };
+        Ok(framing)
+    }
+
+    fn reset(&mut self) {
+        self.parser.reset();
+        self.left = Left::Head;
+    }
+
+    fn take_head(&mut self) -> ResponseHead {
+        self.parser.take_head()
+    }
+
+    fn decode(&mut self, buf: &mut Vec<u8>, from: usize) -> Result<Decoded, BadResponse> {
+        let here = buf.len() - from;
+        match &mut self.left {
+            Left::Head | Left::Nothing => {
+                Ok(Decoded { data_end: from, left_over: here, done: true })
+            }
+            Left::Close => Ok(Decoded { data_end: buf.len(), left_over: 0, done: false }),
+            Left::Bytes(left) => {
+                let take = usize::try_from(*left).map_or(here, |left| left.min(here));
+                *left -= take as u64;
+                let done = *left == 0;
+                if done {
+                    self.left = Left::Nothing;
+                }
+                Ok(Decoded { data_end: from + take, left_over: here - take, done })
+            }
+            Left::Chunked(decoder) => {
+                let decoded = unchunk(decoder, buf, from)?;
+                if decoded.done {
+                    self.left = Left::Nothing;
+                }
+                Ok(decoded)
+            }
+        }
+    }
+
+    fn ends_with_connection(&self) -> bool {
+        matches!(self.left, Left::Close)
+    }
+}
+
+/// Moves the data of chunks together.
+fn unchunk(decoder: &mut Decoder, buf: &mut [u8], from: usize) -> Result<Decoded, BadResponse> {
+    let (mut at, mut end) = (from, from);
+    loop {
+        let step = decoder.decode(&buf[at..]).map_err(|_| BadResponse::InvalidChunked)?;
+        let (start, len) = (at + step.data.start, step.data.len());
+        buf.copy_within(start..start + len, end);
+        end += len;
+        at += step.consumed;
+        if step.done || at == buf.len() || step.consumed == 0 {
+            return Ok(Decoded { data_end: end, left_over: buf.len() - at, done: step.done });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codec(fields: &str) -> Http1 {
+        let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
+        let mut codec = Http1::new(Sent::default(), ResponseHead::default());
+        assert_eq!(codec.read_head(head.as_bytes(), 4096), Ok(Some(head.len())));
+        codec.framing(head.as_bytes()).unwrap();
+        codec
+    }
+
+    /// What a body that comes in these pieces is, and how much is left over.
+    fn read(fields: &str, pieces: &[&[u8]]) -> Result<(Vec<u8>, Option<usize>), BadResponse> {
+        let (mut codec, mut body) = (codec(fields), Vec::new());
+        for (index, piece) in pieces.iter().enumerate() {
+            // What stands before is left alone.
+            let mut buf = [b"head", *piece].concat();
+            let decoded = codec.decode(&mut buf, 4)?;
+            assert!(buf.starts_with(b"head"));
+            body.extend_from_slice(&buf[4..decoded.data_end]);
+            if decoded.done {
+                let after: usize = pieces[index + 1..].iter().map(|piece| piece.len()).sum();
+                return Ok((body, Some(decoded.left_over + after)));
+            }
+        }
+        Ok((body, None))
+    }
+
+    #[test]
+    fn bodies_end_where_their_framing_says() {
+        let chunked = "Transfer-Encoding: chunked";
+        let five = "Content-Length: 5";
+        for (fields, text, body, left) in [
+            (five, &b"hello"[..], &b"hello"[..], Some(0)),
+            (five, b"hello!", b"hello", Some(1)),
+            (five, b"hell", b"hell", None),
+            ("Content-Length: 0", b"x", b"", Some(1)),
+            (chunked, b"5\r\nhello\r\n0\r\n\r\n", b"hello", Some(0)),
+            (chunked, b"1\r\nh\r\n1\r\ni\r\n0\r\nA: b\r\n\r\nHTTP", b"hi", Some(4)),
+            (chunked, b"5\r\nhel", b"hel", None),
+            ("X: y", b"anything", b"anything", None),
+        ] {
+            assert_eq!(read(fields, &[text]), Ok((body.to_vec(), left)), "{fields}");
+            for at in 0..=text.len() {
+                let (first, second) = text.split_at(at);
+                let got = read(fields, &[first, second]);
+                assert_eq!(got, Ok((body.to_vec(), left)), "{fields} at {at}");
+            }
+        }
+        assert_eq!(read(chunked, &[b"5\r\nhello!"]), Err(BadResponse::InvalidChunked));
+    }
+}

@@ -1,0 +1,301 @@
+//! Writes the head of a request to an upstream (`ngx_http_proxy_create_request`).
+//!
+//! Hot path: lines that never change are copied as one block.
+//!
+//! Invariant: what reaches the upstream is one message: its length is told once and by us, and fields
+//! of the client's connection stay there (RFC 9110 §7.6.1).
+//! DIFFERS(proxy-framing-own): `proxy_set_header` of `Content-Length` or `Transfer-Encoding` changes
+//! nothing but the case of no body, where an empty value leaves the field out.
+
+use std::cell::RefCell;
+
+use forebay_session::var::Template;
+use forebay_wire::{
+    h1::{
+        BodyLength, Field, FieldId, Method,
+        encode::{write_decimal, write_field, write_value},
+        framing::tokens,
+    },
+    uri,
+};
+
+use super::pass::Url;
+use crate::{request::Request, upstream::Outgoing};
+
+/// A line of the head that the configuration says.
+pub enum Line {
+    /// Lines that never change, complete.
+    Fixed(Box<[u8]>),
+    /// One whose value is worked out; an empty one is left out.
+    Computed(Box<[u8]>, Template),
+    /// `Host: $proxy_host`.
+    Host,
+    /// `Connection`, as the version and the group's `keepalive` ask for.
+    Connection,
+    /// How long the body is.
+    Framing,
+}
+
+/// What is sent besides the request line.
+pub struct Lines {
+    /// In order.
+    pub lines: Vec<Line>,
+    /// Fields of the client that are not passed on: known ones, a bit of their number each.
+    known: u64,
+    /// Others, lower case.
+    names: Vec<Box<[u8]>>,
+    /// An empty `Content-Length` is asked for.
+    no_length: bool,
+}
+
+/// Never passed on: they speak of the connection, or are written anew.
+const OURS: [FieldId; 8] = [
+    FieldId::Host,
+    FieldId::Connection,
+    FieldId::ContentLength,
+    FieldId::TransferEncoding,
+    FieldId::TE,
+    FieldId::KeepAlive,
+    FieldId::Expect,
+    FieldId::Upgrade,
+];
+
+impl Lines {
+    /// Compiles the `proxy_set_header`s of a level, in order (`ngx_http_proxy_init_headers`).
+    pub fn new(set: &[(Box<[u8]>, Template)]) -> Lines {
+        let mut lines = Lines { lines: Vec::new(), known: 0, names: Vec::new(), no_length: false };
+        let is_set = |name: &str| set.iter().any(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
+        for (name, value) in set {
+            lines.hide(name);
+            match FieldId::of(name) {
+                FieldId::ContentLength => {
+                    lines.no_length |= value.as_text() == Some(b"");
+                    continue;
+                }
+                FieldId::TransferEncoding => continue,
+                _ => {}
+            }
+            match value.as_text() {
+                Some(b"") => {}
+                Some(text) => lines.fixed(name, text),
+                None => lines.lines.push(Line::Computed(name.clone(), value.clone())),
+            }
+        }
+        if !is_set("Host") {
+            lines.lines.push(Line::Host);
+        }
+        if !is_set("Connection") {
+            lines.lines.push(Line::Connection);
+        }
+        lines.lines.push(Line::Framing);
+        OURS.iter().for_each(|id| lines.known |= 1 << *id as u8);
+        lines.hide(b"Proxy-Connection");
+        lines
+    }
+
+    fn hide(&mut self, name: &[u8]) {
+        match FieldId::of(name) {
+            FieldId::Other => self.names.push(name.to_ascii_lowercase().into()),
+            id => self.known |= 1 << id as u8,
+        }
+    }
+
+    fn fixed(&mut self, name: &[u8], value: &[u8]) {
+        let mut text = Vec::new();
+        if let Some(Line::Fixed(before)) = self.lines.last() {
+            text.extend_from_slice(before);
+            self.lines.pop();
+        }
+        write_field(&mut text, name, value);
+        self.lines.push(Line::Fixed(text.into()));
+    }
+
+    fn passes(&self, field: &Field, buf: &[u8]) -> bool {
+        match field.id {
+            FieldId::Other => {
+                let name = field.name.of(buf);
+                !self.names.iter().any(|hidden| name.eq_ignore_ascii_case(hidden))
+            }
+            id => self.known & (1 << id as u8) == 0,
+        }
+    }
+}
+
+/// What the head is written from.
+pub struct Parts<'a> {
+    /// Where it goes.
+    pub url: &'a Url,
+    /// The name of the location, which the URI part of `proxy_pass` replaces; empty where it does not
+    /// (regular expressions, named locations).
+    pub location: &'a [u8],
+    /// Whether `proxy_pass` has variables: then its URI part replaces all.
+    pub computed: bool,
+    /// The lines.
+    pub lines: &'a Lines,
+    /// `proxy_method`.
+    pub method: Option<&'a Template>,
+    /// Whether it is HTTP/1.1.
+    pub http11: bool,
+    /// Whether connections to these servers are kept.
+    pub keeps: bool,
+    /// `proxy_pass_request_headers`.
+    pub pass_headers: bool,
+}
+
+/// The method as it is sent.
+pub fn method<'a>(r: &'a Request, parts: &Parts<'_>, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+    if let Some(template) = parts.method {
+        template.write(r, scratch);
+        if !scratch.is_empty() {
+            return scratch;
+        }
+    }
+    match r.method == r.input.head.method {
+        true => r.input.text(r.input.head.method_span),
+        // An error page or a subrequest asks otherwise than its client did.
+        false if r.method == Method::Head => b"HEAD",
+        false => b"GET",
+    }
+}
+
+/// Writes the head. `None`: there is no URI to ask for.
+pub fn write(r: &Request, parts: &Parts<'_>, body: &Outgoing, out: &mut Vec<u8>) -> Option<()> {
+    let mut scratch = Vec::new();
+    write_value(out, method(r, parts, &mut scratch));
+    out.push(b' ');
+    let start = out.len();
+    write_uri(r, parts, out);
+    if out.len() == start {
+        return None;
+    }
+    sanitize_uri(out, start);
+    r.upstream.set_uri(&out[start..]);
+    out.extend_from_slice(if parts.http11 { b" HTTP/1.1\r\n" } else { b" HTTP/1.0\r\n" });
+    for line in &parts.lines.lines {
+        write_line(r, parts, line, body, out);
+    }
+    if parts.pass_headers {
+        pass_fields(r, parts.lines, out);
+    }
+    out.extend_from_slice(b"\r\n");
+    Some(())
+}
+
+/// A URI that was rewritten or computed may hold anything.
+fn sanitize_uri(out: &mut Vec<u8>, start: usize) {
+    let wrong = |ch: &u8| *ch <= b' ' || *ch == 0x7f;
+    if !out[start..].iter().any(wrong) {
+        return;
+    }
+    // DIFFERS(proxy-uri-clean): nginx writes spaces and controls of a rewritten URI as they are, which
+    // the server may take for the end of the request line.
+    let raw = out.split_off(start);
+    for ch in raw {
+        if wrong(&ch) {
+            let hex = b"0123456789ABCDEF";
+            out.extend([b'%', hex[usize::from(ch >> 4)], hex[usize::from(ch & 15)]]);
+        } else {
+            out.push(ch);
+        }
+    }
+}
+
+fn write_uri(r: &Request, parts: &Parts<'_>, out: &mut Vec<u8>) {
+    let replacement = &parts.url.uri;
+    if parts.computed && !replacement.is_empty() {
+        out.extend_from_slice(replacement);
+        return;
+    }
+    if replacement.is_empty() && r.is_as_sent {
+        out.extend_from_slice(r.unparsed_uri());
+        return;
+    }
+    // (`valid_location`: a path that was rewritten in place no longer begins with the name.)
+    let replaced = match replacement.is_empty() || r.rewritten_in_place {
+        true => 0,
+        false => parts.location.len().min(r.uri.len()),
+    };
+    if !r.rewritten_in_place {
+        out.extend_from_slice(replacement);
+    }
+    let rest = &r.uri[replaced..];
+    if r.uri_was_escaped || r.internal {
+        uri::escape(uri::Kind::Uri, rest, out);
+    } else {
+        out.extend_from_slice(rest);
+    }
+    if !r.args.is_empty() {
+        out.push(b'?');
+        out.extend_from_slice(&r.args);
+    }
+}
+
+thread_local! {
+    static VALUE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn write_line(r: &Request, parts: &Parts<'_>, line: &Line, body: &Outgoing, out: &mut Vec<u8>) {
+    match line {
+        Line::Fixed(text) => out.extend_from_slice(text),
+        Line::Computed(name, template) => {
+            let mut value = VALUE.take();
+            value.clear();
+            template.write(r, &mut value);
+            if !value.is_empty() {
+                write_field(out, name, &value);
+            }
+            VALUE.set(value);
+        }
+        Line::Host => write_field(out, b"Host", &parts.url.host),
+        Line::Connection => {
+            if !parts.http11 || !parts.keeps {
+                out.extend_from_slice(b"Connection: close\r\n");
+            }
+        }
+        Line::Framing => write_framing(r, parts, body, out),
+    }
+}
+
+fn write_framing(r: &Request, parts: &Parts<'_>, body: &Outgoing, out: &mut Vec<u8>) {
+    match body.length() {
+        // A client that said 0 says so of this body, too.
+        Some(0) if matches!(body, Outgoing::None) => {
+            let said = r.input.framing.body == BodyLength::Length(0) && !r.subrequest;
+            if said && !parts.lines.no_length {
+                out.extend_from_slice(b"Content-Length: 0\r\n");
+            }
+        }
+        Some(length) => {
+            out.extend_from_slice(b"Content-Length: ");
+            write_decimal(out, length);
+            out.extend_from_slice(b"\r\n");
+        }
+        None => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+    }
+}
+
+/// The client's fields.
+fn pass_fields(r: &Request, lines: &Lines, out: &mut Vec<u8>) {
+    let (buf, headers) = (&r.input.buf[..], &r.input.head.headers);
+    let connection = headers.iter().filter(|field| field.id == FieldId::Connection);
+    let nominating = connection.clone().any(|field| {
+        tokens(field.value.of(buf)).any(|token| {
+            !token.eq_ignore_ascii_case(b"close") && !token.eq_ignore_ascii_case(b"keep-alive")
+        })
+    });
+    let nominated = |field: &Field| {
+        let name = field.name.of(buf);
+        let mut nominees = connection.clone().flat_map(|line| tokens(line.value.of(buf)));
+        nominees.any(|token| token.eq_ignore_ascii_case(name))
+    };
+    for field in headers {
+        if !lines.passes(field, buf) || (nominating && nominated(field)) {
+            continue;
+        }
+        // The parser let no CR, LF or NUL through.
+        out.extend_from_slice(field.name.of(buf));
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(field.value.of(buf));
+        out.extend_from_slice(b"\r\n");
+    }
+}

@@ -1,0 +1,173 @@
+//! The head of a response as it comes, and all that may come in its place.
+//!
+//! Hot path: a head that comes in one piece is looked at once.
+//!
+//! Invariant: what a server sends is held in one buffer, bounded by `proxy_buffer_size`.
+
+use std::{
+    io,
+    task::{Context, Poll},
+};
+
+use forebay_rt::{connect::ConnectError, pool, transport::Transport};
+use forebay_session::log::Severity;
+use forebay_wire::h1::{BadResponse, ResponseFraming};
+
+use super::{Codec, conn::Stream, exchange::Failure, settings::Next};
+use crate::{client::BodyError, error_log::Lossy, request::Request};
+
+/// How many interim responses may come before the response.
+const MAX_INTERIM: u32 = 32;
+
+/// What a wait for the response came to.
+pub(super) enum Came {
+    Head {
+        framing: ResponseFraming,
+        body_at: usize,
+    },
+    /// The connection was closed.
+    End,
+    Broken(io::Error),
+    Bad(BadResponse),
+    Nothing(GivenUp),
+    Client(BodyError),
+    File(io::Error),
+}
+
+/// Why the waiting ended.
+pub(super) enum GivenUp {
+    ClientGone,
+    TimedOut,
+}
+
+pub(super) fn given_up(r: &Request, why: GivenUp, doing: &str) -> Failure {
+    match why {
+        GivenUp::ClientGone => {
+            r.log_error(
+                Severity::Info,
+                format_args!(
+                    "epoll_wait() reported that client prematurely closed connection, so upstream \
+                     connection is closed too while {doing}"
+                ),
+            );
+            Failure::Final(499)
+        }
+        GivenUp::TimedOut => {
+            r.log_error(
+                Severity::Error,
+                format_args!("upstream timed out (110: Connection timed out) while {doing}"),
+            );
+            Failure::Next(Next::TIMEOUT)
+        }
+    }
+}
+
+pub(super) fn broken(r: &Request) {
+    r.log_error(
+        Severity::Error,
+        format_args!(
+            "upstream prematurely closed connection while reading response header from upstream"
+        ),
+    );
+}
+
+/// Some refusals are an administrator's matter (`ngx_event_connect_peer`).
+pub(super) fn connect_severity(error: &ConnectError) -> Severity {
+    const EXPECTED: [i32; 8] = [
+        111, // ECONNREFUSED
+        104, // ECONNRESET
+        100, // ENETDOWN
+        101, // ENETUNREACH
+        112, // EHOSTDOWN
+        113, // EHOSTUNREACH
+        110, // ETIMEDOUT
+        11,  // EAGAIN: a unix socket whose queue is full
+    ];
+    match error.source.raw_os_error() {
+        Some(code) if EXPECTED.contains(&code) => Severity::Error,
+        _ => Severity::Crit,
+    }
+}
+
+/// Tells what was wrong with a head.
+pub(super) fn complain<C: Codec>(r: &Request, codec: &C, buf: &[u8], bad: BadResponse) {
+    const DOING: &str = "reading response header from upstream";
+    let reason = bad.reason();
+    let refused = codec.head().refused.filter(|_| bad == BadResponse::InvalidHeader);
+    match refused {
+        Some(line) => {
+            let byte = buf.get(line.end as usize).unwrap_or(&0);
+            let line = Lossy(line.of(buf));
+            let text = format_args!("{reason}: \"{line}\\x{byte:02x}...\" while {DOING}");
+            r.log_error(Severity::Error, text);
+        }
+        None => r.log_error(Severity::Error, format_args!("{reason} while {DOING}")),
+    }
+}
+
+/// The head as it comes.
+pub(super) struct Reading {
+    pub(super) buf: Vec<u8>,
+    pub(super) interim: u32,
+    pub(super) received: u64,
+    /// Sending failed; what came before that may be an answer nevertheless.
+    pub(super) broken: Option<io::Error>,
+}
+
+impl Reading {
+    pub(super) fn poll<C: Codec>(
+        &mut self,
+        stream: &mut Stream,
+        codec: &mut C,
+        limit: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Came> {
+        loop {
+            if self.buf.capacity() == 0 {
+                self.buf = pool::buffer();
+            }
+            if self.buf.capacity() - self.buf.len() < 1024 {
+                self.buf.reserve(self.buf.capacity());
+            }
+            match stream.poll_read(cx, &mut self.buf) {
+                Poll::Pending => {
+                    // Nobody holds a buffer while waiting for nothing.
+                    if self.buf.is_empty() {
+                        pool::recycle(std::mem::take(&mut self.buf));
+                    }
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(0)) => return Poll::Ready(Came::End),
+                Poll::Ready(Err(error)) => return Poll::Ready(Came::Broken(error)),
+                Poll::Ready(Ok(read)) => self.received += read as u64,
+            }
+            if let Some(came) = self.look(codec, limit) {
+                return Poll::Ready(came);
+            }
+        }
+    }
+
+    /// Reads heads until one is not interim.
+    pub(super) fn look<C: Codec>(&mut self, codec: &mut C, limit: usize) -> Option<Came> {
+        loop {
+            let body_at = match codec.read_head(&self.buf, limit) {
+                Ok(Some(len)) => len,
+                Ok(None) => return None,
+                Err(bad) => return Some(Came::Bad(bad)),
+            };
+            let framing = match codec.framing(&self.buf) {
+                Ok(framing) => framing,
+                Err(bad) => return Some(Came::Bad(bad)),
+            };
+            if !framing.interim {
+                return Some(Came::Head { framing, body_at });
+            }
+            self.interim += 1;
+            if self.interim > MAX_INTERIM {
+                return Some(Came::Bad(BadResponse::TooManyInterim));
+            }
+            self.buf.drain(..body_at);
+            codec.reset();
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! The body of a response that does not come with its head: read as the client takes it, and, where
+//! responses are buffered, ahead of a client that is slow (`ngx_event_pipe.c`).
+//!
+//! While the client keeps up, what was read is handed on as it is: a read, a write. When the client's
+//! socket is full, the sender asks for [`ReadAhead`]: up to `proxy_buffers` are held in memory, the
+//! rest goes to a temporary file, and the server is free long before the client has it all.
+//!
+//! Invariant: never more than `proxy_buffers` in memory for one response, wherever its bytes wait; and
+//! an end that comes too early is passed on as a fault.
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use forebay_rt::{clock, errno::Errno, timer::Timer, transport::Transport};
+use forebay_session::{
+    log::Severity,
+    upstream::{Group, Lease, Outcome, Selection, Timings, keepalive::Kept},
+};
+use forebay_wire::h1::BadResponse;
+
+use super::{
+    Codec, Decoded, GroupRef, Settings, State,
+    buffers::{self, Room},
+    exchange::Link,
+};
+use crate::{
+    body::{Body, Chunk, Fault, FileSlice, Source},
+    body_in::TempFile,
+    core::TempPath,
+    files::OpenFile,
+    request::Request,
+};
+
+/// What is said when a server sends more than its response.
+pub const LEFT_OVER: &str = "upstream sent more data than specified in \"Content-Length\" header \
+                             while reading response header from upstream";
+
+/// How much is read at once.
+const READ_BYTES: usize = 64 << 10;
+/// Less room than that is none.
+const MIN_READ: usize = 2048;
+
+/// Where a response comes from.
+pub struct Origin {
+    /// The connection.
+    pub link: Link,
+    /// The server.
+    pub lease: Lease,
+    /// Which servers were asked.
+    pub selection: Selection,
+    /// Whether the connection can be used again when the body was read.
+    pub reusable: bool,
+}
+
+impl Origin {
+    /// The response is over; `clean`: nothing is left over on the connection.
+    pub fn finish(self, group: &Group, state: &State, clean: bool) {
+        let Origin { link, lease, mut selection, reusable } = self;
+        if clean
+            && reusable
+            && let Some(pool) = group.pool()
+        {
+            let mut kept = Kept::new(link.stream, link.tag, link.made_ms);
+            kept.requests = link.requests + 1;
+            pool.keep(&group.settings.keepalive, lease.peer(), kept, clock::now_ms());
+        }
+        let timings = state.with(|attempt| Timings {
+            connect_ms: attempt.connect_ms,
+            header_ms: attempt.header_ms,
+            response_ms: attempt.response_ms,
+        });
+        lease.finish(&mut selection, Outcome::Good, timings);
+    }
+}
+
+/// Something that may be read ahead of a client whose socket is full.
+pub trait ReadAhead {
+    /// Reads what there is and what there is room for. The task is woken when more comes.
+    fn read_ahead(&self, cx: &mut Context<'_>);
+}
+
+/// A piece that waits for the client.
+enum Piece {
+    Memory(Bytes),
+    File(FileSlice),
+}
+
+/// The temporary file of a response.
+struct Spill {
+    path: Arc<TempPath>,
+    max_bytes: u64,
+    /// How much is written at once.
+    file: Option<(TempFile, Rc<OpenFile>)>,
+    failed: bool,
+}
+
+/// A response body on its way in.
+pub struct Inflow<C> {
+    codec: C,
+    origin: Option<Origin>,
+    group: GroupRef,
+    state: Rc<State>,
+    timer: Timer,
+    timeout_ms: u64,
+    room: Arc<Room>,
+    /// How much may be in memory.
+    memory_bytes: usize,
+    queue: VecDeque<Piece>,
+    spill: Option<Spill>,
+    pace: Option<Pace>,
+    /// A flush follows each piece.
+    unbuffered: bool,
+    flush: bool,
+    ended: Option<Result<(), Fault>>,
+}
+
+/// `proxy_limit_rate`.
+struct Pace {
+    rate: u64,
+    start_ms: u64,
+    read: u64,
+    timer: Timer,
+}
+
+impl Pace {
+    /// How much may be read now; 0: the timer says when to ask again.
+    fn allowance(&self) -> u64 {
+        let seconds = clock::now_ms().saturating_sub(self.start_ms) / 1000 + 1;
+        let total = self.rate.saturating_mul(seconds);
+        let allowed = total.saturating_sub(self.read);
+        if allowed == 0 {
+            let over = self.read - total;
+            self.timer.arm(over.saturating_mul(1000) / self.rate + 1);
+        }
+        allowed
+    }
+}
+
+/// Puts a body that is still coming into the response.
+pub fn attach<C: Codec>(r: &mut Request, inflow: Inflow<C>, buffered: bool) {
+    let inflow = Rc::new(RefCell::new(inflow));
+    if buffered {
+        r.response.ahead.0 = Some(Rc::new(Ahead(inflow.clone())));
+    }
+    r.response.body = Body::Stream(Box::new(Outflow(inflow)));
+}
+
+struct Outflow<C>(Rc<RefCell<Inflow<C>>>);
+
+impl<C: Codec> Source for Outflow<C> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
+        self.0.borrow_mut().poll_next(cx)
+    }
+}
+
+impl<C> Drop for Outflow<C> {
+    fn drop(&mut self) {
+        // Nobody wants it any more, whoever still could read ahead.
+        self.0.borrow_mut().abandon();
+    }
+}
+
+struct Ahead<C>(Rc<RefCell<Inflow<C>>>);
+
+impl<C: Codec> ReadAhead for Ahead<C> {
+    fn read_ahead(&self, cx: &mut Context<'_>) {
+        self.0.borrow_mut().poll_ahead(cx);
+    }
+}
+
+impl<C: Codec> Inflow<C> {
+    /// A body of which `decoded` came with its head.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        codec: C,
+        origin: Origin,
+        group: GroupRef,
+        settings: &Settings,
+        buffered: bool,
+        r: &Request,
+        timer: Timer,
+        buf: Vec<u8>,
+        body_at: usize,
+        decoded: Result<Decoded, BadResponse>,
+    ) -> Inflow<C> {
+        let spill = (buffered && settings.max_temp_file_size > 0).then(|| Spill {
+            path: settings.temp_path.clone(),
+            max_bytes: settings.max_temp_file_size,
+            file: None,
+            failed: false,
+        });
+        let pace = (buffered && settings.limit_rate > 0).then(|| Pace {
+            rate: settings.limit_rate,
+            start_ms: clock::now_ms(),
+            read: 0,
+            timer: Timer::new(),
+        });
+        let memory_bytes = match buffered {
+            true => settings.buffer_size + settings.buffers_bytes,
+            false => settings.buffer_size.max(forebay_rt::pool::BUFFER_BYTES),
+        };
+        let mut inflow = Inflow {
+            codec,
+            origin: Some(origin),
+            group,
+            state: r.upstream.clone(),
+            timer,
+            timeout_ms: settings.read_timeout_ms,
+            room: Arc::default(),
+            memory_bytes,
+            queue: VecDeque::new(),
+            spill,
+            pace,
+            unbuffered: !buffered,
+            flush: false,
+            ended: None,
+        };
+        inflow.timer.arm(inflow.timeout_ms);
+        let came = (buf.len() - body_at.min(buf.len())) as u64;
+        inflow.count(came, 0);
+        match decoded {
+            Ok(decoded) => inflow.take(buf, body_at, decoded, false),
+            Err(bad) => inflow.fail(Severity::Error, bad.reason().to_owned()),
+        }
+        inflow
+    }
+
+    fn count(&mut self, body: u64, received: u64) {
+        self.state.with(|attempt| {
+            attempt.response_length += body;
+            attempt.received += received;
+        });
+        if let Some(pace) = &mut self.pace {
+            pace.read += body;
+        }
+    }
+
+    /// The next piece for the client.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
+        loop {
+            if std::mem::take(&mut self.flush) {
+                return Poll::Ready(Some(Ok(Chunk::Flush)));
+            }
+            match self.queue.pop_front() {
+                Some(Piece::Memory(bytes)) => {
+                    self.flush = self.unbuffered;
+                    return Poll::Ready(Some(Ok(Chunk::Bytes(bytes))));
+                }
+                Some(Piece::File(slice)) => return Poll::Ready(Some(Ok(Chunk::File(slice)))),
+                None => {}
+            }
+            match self.ended {
+                Some(Ok(())) => return Poll::Ready(None),
+                Some(Err(fault)) => {
+                    self.ended = Some(Ok(()));
+                    return Poll::Ready(Some(Err(fault)));
+                }
+                None => {}
+            }
+            let room = self.memory_bytes.saturating_sub(self.room.held());
+            if room < MIN_READ.min(self.memory_bytes) {
+                // All of it is on its way to the client: what is taken makes room.
+                self.room.wait(cx.waker());
+                return Poll::Pending;
+            }
+            ready!(self.poll_fill(room, false, cx));
+        }
+    }
+
+    /// The client takes nothing now.
+    fn poll_ahead(&mut self, cx: &mut Context<'_>) {
+        while self.ended.is_none() {
+            let room = self.memory_bytes.saturating_sub(self.room.held());
+            let in_memory = room >= MIN_READ.min(self.memory_bytes);
+            if !in_memory && !self.may_spill() {
+                return;
+            }
+            let room = if in_memory { room } else { READ_BYTES };
+            if self.poll_fill(room, !in_memory, cx).is_pending() {
+                return;
+            }
+        }
+    }
+
+    /// Whether there is a file to write to.
+    fn may_spill(&mut self) -> bool {
+        let waiting = self.queue.iter().any(|piece| matches!(piece, Piece::File(_)));
+        let Some(spill) = &mut self.spill else { return false };
+        if spill.failed {
+            return false;
+        }
+        match &spill.file {
+            None => true,
+            Some((file, _)) if file.len < spill.max_bytes => true,
+            // The file is full: when the client has taken all of it, another begins.
+            Some(_) if waiting => false,
+            Some(_) => {
+                spill.file = None;
+                true
+            }
+        }
+    }
+
+    /// Reads once, up to `room` bytes.
+    fn poll_fill(&mut self, room: usize, to_file: bool, cx: &mut Context<'_>) -> Poll<()> {
+        let allowance = match &self.pace {
+            None => usize::MAX,
+            Some(pace) => match pace.allowance() {
+                0 => {
+                    ready!(pace.timer.poll_expired(cx));
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                allowed => usize::try_from(allowed).unwrap_or(usize::MAX),
+            },
+        };
+        let Some(origin) = &mut self.origin else {
+            self.ended.get_or_insert(Err(Fault::Upstream));
+            return Poll::Ready(());
+        };
+        let mut buf = buffers::take(room.min(READ_BYTES).min(allowance));
+        match origin.link.stream.poll_read(cx, &mut buf) {
+            Poll::Pending => {
+                buffers::give_back(buf);
+                if self.timer.poll_expired(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                let text = "upstream timed out (110: Connection timed out)";
+                self.fail(Severity::Error, text.to_owned());
+            }
+            Poll::Ready(Ok(0)) => self.end_of_connection(),
+            Poll::Ready(Err(error)) => {
+                let text = format!("recv() failed ({})", Errno(&error));
+                self.fail(Severity::Error, text);
+            }
+            Poll::Ready(Ok(read)) => {
+                self.timer.arm(self.timeout_ms);
+                self.count(read as u64, read as u64);
+                match self.codec.decode(&mut buf, 0) {
+                    Ok(decoded) => self.take(buf, 0, decoded, to_file),
+                    Err(bad) => self.fail(Severity::Error, bad.reason().to_owned()),
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Takes what was decoded of a buffer.
+    fn take(&mut self, mut buf: Vec<u8>, from: usize, decoded: Decoded, to_file: bool) {
+        buf.truncate(decoded.data_end);
+        if decoded.data_end <= from {
+            buffers::give_back(buf);
+        } else if to_file {
+            self.write(buf);
+        } else {
+            let bytes = buffers::freeze_in(&self.room, buf);
+            // A large buffer may have been left behind, and with it what stood before the data.
+            self.queue.push_back(Piece::Memory(bytes.slice(from..)));
+        }
+        if decoded.done {
+            if decoded.left_over > 0 {
+                self.state.complain(Severity::Warn, LEFT_OVER.to_owned());
+            }
+            self.finish(decoded.left_over == 0);
+        }
+    }
+
+    /// Writes a piece to the temporary file.
+    fn write(&mut self, buf: Vec<u8>) {
+        let Some(spill) = &mut self.spill else { return };
+        match spill.append(&buf, &self.state) {
+            Ok(slice) => {
+                match self.queue.back_mut() {
+                    Some(Piece::File(last))
+                        if last.end == slice.start && Rc::ptr_eq(&last.file, &slice.file) =>
+                    {
+                        last.end = slice.end;
+                    }
+                    _ => self.queue.push_back(Piece::File(slice)),
+                }
+                buffers::give_back(buf);
+            }
+            Err(text) => {
+                // What was read is kept in memory; no more is.
+                spill.failed = true;
+                self.state.complain(Severity::Crit, text);
+                let bytes = buffers::freeze_in(&self.room, buf);
+                self.queue.push_back(Piece::Memory(bytes));
+            }
+        }
+    }
+
+    fn end_of_connection(&mut self) {
+        if self.codec.ends_with_connection() {
+            self.finish(false);
+        } else {
+            let text = "upstream prematurely closed connection";
+            self.fail(Severity::Error, text.to_owned());
+        }
+    }
+
+    /// The body is complete.
+    fn finish(&mut self, clean: bool) {
+        let trailers = self.codec.take_trailers();
+        if !trailers.is_empty() {
+            self.state.keep_trailers(trailers);
+        }
+        self.ended = Some(Ok(()));
+        self.state.with(|attempt| attempt.response_ms = Some(attempt.elapsed_ms()));
+        if let Some(origin) = self.origin.take() {
+            origin.finish(self.group.group(), &self.state, clean);
+        }
+        self.timer.disarm();
+    }
+
+    fn fail(&mut self, severity: Severity, text: String) {
+        self.state.complain(severity, format!("{text} while reading upstream"));
+        self.ended = Some(Err(Fault::Upstream));
+        self.close();
+    }
+}
+
+impl<C> Inflow<C> {
+    /// Nobody reads it to its end.
+    fn abandon(&mut self) {
+        self.queue.clear();
+        self.close();
+        self.ended.get_or_insert(Err(Fault::Upstream));
+    }
+
+    fn close(&mut self) {
+        if let Some(origin) = self.origin.take() {
+            self.state.with(|attempt| attempt.response_ms = Some(attempt.elapsed_ms()));
+            drop(origin);
+        }
+    }
+}
+
+impl Spill {
+    /// Adds a piece to the file; where it is in it.
+    fn append(&mut self, bytes: &[u8], state: &State) -> Result<FileSlice, String> {
+        let failed = |call: &str, path: &std::path::Path, error: &std::io::Error| {
+            let cause = Errno(error);
+            format!("{call} \"{}\" failed ({cause}) while reading upstream", path.display())
+        };
+        if self.file.is_none() {
+            let temp = TempFile::create(&self.path, false)
+                .map_err(|error| failed("open()", &self.path.path, &error))?;
+            let copy = temp.file.try_clone();
+            let copy = copy.map_err(|error| failed("dup()", &temp.path, &error))?;
+            state.complain(
+                Severity::Warn,
+                format!(
+                    "an upstream response is buffered to a temporary file {} while reading upstream",
+                    temp.path.display()
+                ),
+            );
+            let open = Rc::new(OpenFile::temporary(copy.into()));
+            self.file = Some((temp, open));
+        }
+        let Some((temp, open)) = &mut self.file else { return Err(String::new()) };
+        let start = temp.len;
+        temp.append(bytes).map_err(|error| failed("pwrite()", &temp.path, &error))?;
+        Ok(FileSlice { file: open.clone(), start, end: temp.len })
+    }
+}

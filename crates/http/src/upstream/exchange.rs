@@ -1,0 +1,643 @@
+//! One request to upstream servers, one after another until one answers
+//! (`ngx_http_upstream_connect` to `ngx_http_upstream_next`).
+//!
+//! Hot path: a request over a kept connection, answered in one piece, is one write and one read.
+//!
+//! Invariant: a request of which a byte was sent goes to a second server only where
+//! `proxy_next_upstream` says so for its method, and never after a byte of the response reached the
+//! client.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use forebay_rt::{clock, connect, errno::Errno, pool, timer::Timer};
+use forebay_session::{
+    log::Severity,
+    upstream::{
+        Called, Lease, Outcome, Pick, Selection, Ticket, Timings, keepalive::Kept, sticky::Stage,
+    },
+};
+use forebay_wire::h1::{BodyLength, Method, ResponseFraming};
+
+use super::{
+    Codec, Outgoing, Protocol, Settings,
+    arrival::{Came, GivenUp, Reading, broken, complain, connect_severity, given_up},
+    body::{self, Inflow, Origin},
+    buffers,
+    conn::Stream,
+    head::{self, Verdict},
+    send::{SendError, Sender},
+    settings::Next,
+};
+use crate::{
+    body::Body,
+    body_in::{self, RequestBody},
+    client::Client,
+    handler::Flow,
+    request::Request,
+};
+
+/// How an attempt failed.
+pub(super) enum Failure {
+    /// Another server may be asked.
+    Next(Next),
+    /// Nobody is asked any more; the request ends with this status.
+    Final(u16),
+}
+
+/// A connection in use, and what is known of it.
+pub struct Link {
+    /// The connection.
+    pub stream: Stream,
+    /// Requests that went over it before.
+    pub requests: u64,
+    /// When it was made.
+    pub made_ms: u64,
+    /// See [`Kept::tag`].
+    pub tag: u64,
+}
+
+/// A response of which the head is there.
+struct Arrived<C> {
+    link: Link,
+    codec: C,
+    framing: ResponseFraming,
+    /// The head, and what came with it of the body.
+    buf: Vec<u8>,
+    body_at: usize,
+    /// Whether the request was sent whole: else the connection is not used again.
+    request_sent: bool,
+}
+
+/// Passes a request on. The answer is `r.response`, or what the flow says.
+pub async fn run<'f, P: Protocol>(
+    protocol: &P,
+    r: &mut Request,
+    client: &mut dyn Client,
+) -> Flow<'f> {
+    let flow = match pass(protocol, r, client).await {
+        Ok(flow) => flow,
+        Err(status) => Flow::Deny(status),
+    };
+    if !matches!(flow, Flow::Done) {
+        r.upstream.end();
+    }
+    flow
+}
+
+async fn pass<'f, P: Protocol>(
+    protocol: &P,
+    r: &mut Request,
+    client: &mut dyn Client,
+) -> Result<Flow<'f>, u16> {
+    let job = protocol.prepare(r).await?;
+    let body = outgoing(protocol, r, &job, client).await?;
+    r.upstream.begin(protocol.scheme(&job));
+    let mut head = pool::buffer();
+    let result = match protocol.write_head(r, &job, &body, &mut head) {
+        Ok(()) => ask(protocol, r, client, &job, &head, &body).await,
+        Err(status) => Err(status),
+    };
+    pool::recycle(head);
+    result
+}
+
+/// What is sent as the body: read before, unless it is to be sent as it comes.
+async fn outgoing<P: Protocol>(
+    protocol: &P,
+    r: &mut Request,
+    job: &P::Job,
+    client: &mut dyn Client,
+) -> Result<Outgoing, u16> {
+    let settings = protocol.settings();
+    let own = protocol.own_body(r, job);
+    let passed = settings.pass_request_body && own.is_none();
+    if r.body.is_unread() && r.input.framing.body != BodyLength::None && !r.subrequest {
+        let length = match r.input.framing.body {
+            BodyLength::Length(length) => Some(length),
+            _ => None,
+        };
+        let may_stream = length.is_some() || protocol.streams_unknown_length();
+        if !settings.request_buffering && passed && may_stream {
+            return Ok(Outgoing::Stream { begun: Bytes::new(), length });
+        }
+        body_in::read(r, client).await?;
+    }
+    if let Some(own) = own {
+        return Ok(Outgoing::Memory(own));
+    }
+    Ok(match &r.body {
+        _ if !passed => Outgoing::None,
+        RequestBody::Memory(bytes) => Outgoing::Memory(bytes.clone()),
+        RequestBody::File(file) => Outgoing::File(file.clone()),
+        RequestBody::Unread => Outgoing::None,
+    })
+}
+
+/// Asks one server after another.
+async fn ask<'f, P: Protocol>(
+    protocol: &P,
+    r: &mut Request,
+    client: &mut dyn Client,
+    job: &P::Job,
+    request: &[u8],
+    body: &Outgoing,
+) -> Result<Flow<'f>, u16> {
+    let settings = protocol.settings();
+    let group = protocol.group(job).group();
+    let mut selection = group.begin(&*r, r.remote().ip());
+    selection.limit_tries(settings.next_tries);
+    let mut x = Exchange {
+        protocol,
+        job,
+        request,
+        body,
+        timer: Timer::new(),
+        started_ms: clock::now_ms(),
+        sent_any: false,
+    };
+    loop {
+        let lease = match group.pick(&mut selection, clock::now_ms()) {
+            Pick::Peer(lease) => lease,
+            Pick::Queue(ticket) => {
+                queue(r, client, settings, ticket, &group.name).await?;
+                continue;
+            }
+            Pick::NoneLive => {
+                r.upstream.nobody(&group.name, 502);
+                let text = format_args!("no live upstreams while connecting to upstream");
+                r.log_error(Severity::Error, text);
+                return Err(502);
+            }
+        };
+        r.upstream.attempt(lease.peer());
+        let failure = match x.attempt(r, client, &lease).await {
+            Ok(arrived) => match x.judge(r, &arrived, &selection) {
+                None => return Ok(x.answer(r, arrived, lease, selection)),
+                Some(next) => {
+                    r.upstream.with(|a| a.header_ms = Some(a.elapsed_ms()));
+                    Failure::Next(next)
+                }
+            },
+            Err(failure) => failure,
+        };
+        let timings = r.upstream.with(|attempt| {
+            attempt.response_ms = Some(attempt.elapsed_ms());
+            timings(attempt)
+        });
+        let next = match failure {
+            Failure::Final(status) => {
+                r.upstream.with(|attempt| attempt.status = status);
+                lease.finish(&mut selection, Outcome::Next, timings);
+                return Err(status);
+            }
+            Failure::Next(next) => next,
+        };
+        r.upstream.with(|attempt| attempt.status = next.status());
+        let outcome = match next {
+            Next::HTTP_403 | Next::HTTP_404 => Outcome::Next,
+            _ => Outcome::Failed,
+        };
+        if let Some(told) = lease.finish(&mut selection, outcome, timings) {
+            r.log_error(Severity::Warn, format_args!("{told} while connecting to upstream"));
+        }
+        if selection.tries() == 0 || !x.may_go_on(r, next) {
+            return Err(next.status());
+        }
+    }
+}
+
+/// Waits in the queue of a group, as long as the client does.
+async fn queue(
+    r: &Request,
+    client: &mut dyn Client,
+    settings: &Settings,
+    mut ticket: Ticket,
+    group: &str,
+) -> Result<(), u16> {
+    const DOING: &str = "connecting to upstream";
+    let begun_ms = clock::now_ms();
+    let called = poll_fn(|cx| {
+        if !settings.ignore_client_abort && client.poll_gone(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        Pin::new(&mut ticket).poll(cx).map(Some)
+    })
+    .await;
+    r.upstream.queued(clock::now_ms().saturating_sub(begun_ms));
+    match called {
+        Some(Called::Again) => Ok(()),
+        Some(Called::TimedOut) => {
+            r.upstream.nobody(group, 502);
+            let text = format_args!("upstream queue timed out while {DOING}");
+            r.log_error(Severity::Error, text);
+            Err(502)
+        }
+        None => {
+            r.upstream.nobody(group, 499);
+            given_up(r, GivenUp::ClientGone, DOING);
+            Err(499)
+        }
+    }
+}
+
+fn timings(attempt: &super::state::Attempt) -> Timings {
+    Timings {
+        connect_ms: attempt.connect_ms,
+        header_ms: attempt.header_ms,
+        response_ms: attempt.response_ms,
+    }
+}
+
+/// What stays the same from server to server.
+struct Exchange<'a, P: Protocol> {
+    protocol: &'a P,
+    job: &'a P::Job,
+    request: &'a [u8],
+    body: &'a Outgoing,
+    timer: Timer,
+    started_ms: u64,
+    /// Whether a byte of the request was sent to anybody.
+    sent_any: bool,
+}
+
+impl<P: Protocol> Exchange<'_, P> {
+    fn settings(&self) -> &Settings {
+        self.protocol.settings()
+    }
+
+    /// Whether the request may be sent again, after this failure (`ngx_http_upstream_next`).
+    fn may_go_on(&self, r: &Request, next: Next) -> bool {
+        let settings = self.settings();
+        let mut wanted = next;
+        if self.sent_any && !is_idempotent(r) {
+            wanted = wanted.with(Next::NON_IDEMPOTENT);
+        }
+        let late = settings.next_timeout_ms > 0
+            && clock::now_ms().saturating_sub(self.started_ms) >= settings.next_timeout_ms;
+        settings.next.has(wanted) && !late && !(self.sent_any && self.body.is_stream())
+    }
+
+    /// Whether another server may do better (`ngx_http_upstream_test_next`).
+    fn judge(
+        &self,
+        r: &Request,
+        arrived: &Arrived<P::Codec>,
+        selection: &Selection,
+    ) -> Option<Next> {
+        let next = Next::of_status(arrived.codec.head().status)?;
+        (selection.tries() > 1 && self.may_go_on(r, next)).then_some(next)
+    }
+
+    /// One server, over a kept connection or a new one. A kept one that the server has closed in the
+    /// meantime does not count as an attempt.
+    async fn attempt(
+        &mut self,
+        r: &Request,
+        client: &mut dyn Client,
+        lease: &Lease,
+    ) -> Result<Arrived<P::Codec>, Failure> {
+        if let Some(link) = self.kept(lease) {
+            r.upstream.with(|attempt| attempt.connect_ms = Some(0));
+            let mut was_sent = false;
+            match self.converse(r, client, link, true, &mut was_sent).await {
+                // nginx takes this for a failure of the server, and asks the
+                // next one where `proxy_next_upstream error` says so.
+                Err(None) if !was_sent || (is_idempotent(r) && !self.body.is_stream()) => {}
+                Err(None) => {
+                    broken(r);
+                    return Err(Failure::Next(Next::ERROR));
+                }
+                Err(Some(failure)) => return Err(failure),
+                Ok(arrived) => return Ok(arrived),
+            }
+        }
+        let link = self.connect(r, client, lease).await?;
+        let mut was_sent = false;
+        match self.converse(r, client, link, false, &mut was_sent).await {
+            Ok(arrived) => Ok(arrived),
+            Err(Some(failure)) => Err(failure),
+            Err(None) => Err(Failure::Next(Next::ERROR)),
+        }
+    }
+
+    /// A connection that is kept for this server, and still quiet.
+    fn kept(&self, lease: &Lease) -> Option<Link> {
+        let group = self.protocol.group(self.job).group();
+        let (pool, tag) = (group.pool::<Stream>()?, self.tag());
+        loop {
+            let kept = pool.take(lease.peer(), tag, clock::now_ms())?;
+            let Kept { connection, requests, made_ms, stolen, .. } = kept;
+            let stream = if stolen { connection.adopt() } else { Some(connection) };
+            if let Some(stream) = stream {
+                return Some(Link { stream, requests, made_ms, tag });
+            }
+        }
+    }
+
+    /// What connections must have in common to be used for each other's requests.
+    fn tag(&self) -> u64 {
+        match self.protocol.group(self.job).group().settings.keepalive.local {
+            true => self.protocol.tag(),
+            false => 0,
+        }
+    }
+
+    async fn connect(
+        &self,
+        r: &Request,
+        client: &mut dyn Client,
+        lease: &Lease,
+    ) -> Result<Link, Failure> {
+        const DOING: &str = "connecting to upstream";
+        let settings = self.settings();
+        let options = connect::Options {
+            bind: settings.bind.of(r),
+            keepalive: settings.socket_keepalive,
+            rcvbuf: settings.socket_rcvbuf,
+            sndbuf: settings.socket_sndbuf,
+        };
+        let mut socket = match connect::start(&lease.peer().addr, &options) {
+            Ok(socket) => socket,
+            Err(error) => {
+                let severity =
+                    if error.by_peer { connect_severity(&error) } else { Severity::Alert };
+                r.log_error(severity, format_args!("{error} while {DOING}"));
+                return Err(match error.by_peer {
+                    true => Failure::Next(Next::ERROR),
+                    false => Failure::Final(500),
+                });
+            }
+        };
+        self.timer.arm(settings.connect_timeout_ms);
+        let connected = poll_fn(|cx| {
+            if let Poll::Ready(done) = connect::poll_connected(&mut socket, cx) {
+                return Poll::Ready(Ok(done));
+            }
+            self.poll_given_up(client, cx).map(Err)
+        })
+        .await;
+        match connected {
+            Ok(Ok(())) => {
+                r.upstream.with(|attempt| attempt.connect_ms = Some(attempt.elapsed_ms()));
+                let made_ms = clock::now_ms();
+                let tag = self.tag();
+                Ok(Link { stream: Stream::Plain(socket), requests: 0, made_ms, tag })
+            }
+            Ok(Err(error)) => {
+                let cause = Errno(&error);
+                r.log_error(
+                    Severity::Error,
+                    format_args!("connect() failed ({cause}) while {DOING}"),
+                );
+                Err(Failure::Next(Next::ERROR))
+            }
+            Err(why) => Err(given_up(r, why, DOING)),
+        }
+    }
+
+    /// Ready when there is no point in waiting any longer.
+    fn poll_given_up(&self, client: &mut dyn Client, cx: &mut Context<'_>) -> Poll<GivenUp> {
+        if !self.settings().ignore_client_abort && client.poll_gone(cx).is_ready() {
+            return Poll::Ready(GivenUp::ClientGone);
+        }
+        self.timer.poll_expired(cx).map(|()| GivenUp::TimedOut)
+    }
+
+    /// Sends the request and reads the head of the response. `Err(None)`: the server has closed the
+    /// connection, and not a byte came; the caller says what that means.
+    async fn converse(
+        &mut self,
+        r: &Request,
+        client: &mut dyn Client,
+        mut link: Link,
+        reused: bool,
+        was_sent: &mut bool,
+    ) -> Result<Arrived<P::Codec>, Option<Failure>> {
+        let settings = self.protocol.settings();
+        let core = &r.location().core;
+        let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
+        let mut sender = Sender::new(self.protocol, self.request, self.body, limit, timeout_ms);
+        let mut codec = self.protocol.codec(r, self.job, r.upstream.take_head());
+        let mut reading = Reading { buf: Vec::new(), interim: 0, received: 0, broken: None };
+        self.timer.arm(settings.send_timeout_ms);
+        let came = poll_fn(|cx| {
+            if !sender.done() && reading.broken.is_none() {
+                let before = sender.sent;
+                match sender.poll(self.protocol, &mut link.stream, client, cx) {
+                    Poll::Ready(Ok(())) => self.timer.arm(settings.read_timeout_ms),
+                    Poll::Ready(Err(SendError::Upstream(error))) => reading.broken = Some(error),
+                    Poll::Ready(Err(SendError::Client(error))) => {
+                        return Poll::Ready(Came::Client(error));
+                    }
+                    Poll::Ready(Err(SendError::File(error))) => {
+                        return Poll::Ready(Came::File(error));
+                    }
+                    Poll::Pending if sender.waits_for_client() => self.timer.disarm(),
+                    Poll::Pending if sender.sent > before => {
+                        self.timer.arm(settings.send_timeout_ms);
+                    }
+                    Poll::Pending => {}
+                }
+            }
+            let read = reading.poll(&mut link.stream, &mut codec, settings.buffer_size, cx);
+            if let Poll::Ready(came) = read {
+                return Poll::Ready(came);
+            }
+            if let Some(error) = reading.broken.take() {
+                return Poll::Ready(Came::Broken(error));
+            }
+            self.poll_given_up(client, cx).map(Came::Nothing)
+        })
+        .await;
+        let request_sent = sender.done();
+        *was_sent = sender.begun();
+        let unanswered = reading.received == 0;
+        r.upstream.with(|attempt| {
+            attempt.sent += sender.sent;
+            attempt.received += reading.received;
+        });
+        let doing = match request_sent {
+            true => "reading response header from upstream",
+            false => "sending request to upstream",
+        };
+        // A closed connection that was kept is not the server's fault, nor was the request seen.
+        let stale = reused && unanswered;
+        if !stale {
+            self.sent_any |= *was_sent;
+        }
+        let failure = match came {
+            Came::Head { framing, body_at } => {
+                return Ok(Arrived {
+                    link,
+                    codec,
+                    framing,
+                    buf: reading.buf,
+                    body_at,
+                    request_sent,
+                });
+            }
+            Came::End | Came::Broken(_) if stale => {
+                r.upstream.with(|attempt| (attempt.sent, attempt.received) = (0, 0));
+                None
+            }
+            Came::End => {
+                broken(r);
+                Some(Failure::Next(Next::ERROR))
+            }
+            Came::Broken(error) => {
+                let call = if request_sent { "recv()" } else { "writev()" };
+                let cause = Errno(&error);
+                let text = format_args!("{call} failed ({cause}) while {doing}");
+                r.log_error(Severity::Error, text);
+                Some(Failure::Next(Next::ERROR))
+            }
+            Came::Bad(bad) => {
+                complain(r, &codec, &reading.buf, bad);
+                Some(Failure::Next(Next::INVALID_HEADER))
+            }
+            Came::Nothing(why) => Some(given_up(r, why, doing)),
+            Came::Client(error) => Some(Failure::Final(error.status())),
+            Came::File(error) => {
+                let cause = Errno(&error);
+                let text = format_args!("pread() of a request body failed ({cause}) while {doing}");
+                r.log_error(Severity::Crit, text);
+                Some(Failure::Final(500))
+            }
+        };
+        r.upstream.keep_head(codec.take_head(), Bytes::new());
+        buffers::give_back(reading.buf);
+        if failure.is_none() && *was_sent && self.body.is_stream() {
+            // What the client sent is gone with the connection.
+            self.sent_any = true;
+        }
+        Err(failure)
+    }
+
+    /// Makes the response of what has arrived.
+    fn answer<'f>(
+        self,
+        r: &mut Request,
+        arrived: Arrived<P::Codec>,
+        lease: Lease,
+        selection: Selection,
+    ) -> Flow<'f> {
+        let Arrived { link, mut codec, framing, mut buf, body_at, request_sent } = arrived;
+        let settings = self.protocol.settings();
+        let status = codec.head().status;
+        r.upstream.with(|attempt| {
+            attempt.status = status;
+            attempt.header_ms = Some(attempt.elapsed_ms());
+        });
+        let reusable = framing.keep_alive && request_sent;
+        let decoded = codec.decode(&mut buf, body_at);
+        let whole = matches!(&decoded, Ok(decoded) if decoded.done);
+        // A head that stays while its body comes is copied: the buffer is the body's.
+        let (head_bytes, data, rest) = match &decoded {
+            Ok(decoded) if whole => {
+                let end = decoded.data_end;
+                let bytes = buffers::freeze(buf);
+                (bytes.slice(..body_at), bytes.slice(body_at..end), Vec::new())
+            }
+            _ => (Bytes::copy_from_slice(&buf[..body_at]), Bytes::new(), buf),
+        };
+        let head = codec.take_head();
+        let verdict = head::apply(self.protocol, r, self.job, &head, &head_bytes, &framing);
+        let trailers = if whole { codec.take_trailers() } else { Vec::new() };
+        r.upstream.keep_head(head, head_bytes);
+        self.bind(r, &verdict, &lease, &selection, whole);
+        let origin = Origin { link, lease, selection, reusable };
+        if whole {
+            let left_over = matches!(&decoded, Ok(d) if d.left_over > 0);
+            return self.answer_whole(r, verdict, origin, data, trailers, left_over);
+        }
+        let buffered = match verdict {
+            Verdict::Respond { buffered } => buffered,
+            Verdict::Instead(flow) => {
+                // What is left of the body is not worth reading.
+                drop(origin);
+                r.upstream.with(|attempt| attempt.response_ms = Some(attempt.elapsed_ms()));
+                return flow.into_flow();
+            }
+        };
+        let group = self.protocol.group(self.job).clone();
+        let inflow = Inflow::new(
+            codec, origin, group, settings, buffered, r, self.timer, rest, body_at, decoded,
+        );
+        body::attach(r, inflow, buffered);
+        Flow::Done
+    }
+
+    /// Binds the client to the server, where the group is `sticky`.
+    fn bind(
+        &self,
+        r: &mut Request,
+        verdict: &Verdict,
+        lease: &Lease,
+        selection: &Selection,
+        whole: bool,
+    ) {
+        let servers = self.protocol.group(self.job);
+        let group = servers.group();
+        if group.settings.sticky.is_none() {
+            return;
+        }
+        let (peer, mut cookie) = (lease.peer(), Vec::new());
+        let set = group.set_cookie(&*r, selection, peer, clock::wall_ms() / 1000, &mut cookie);
+        if set && matches!(verdict, Verdict::Respond { .. }) {
+            r.response.add("Set-Cookie", cookie);
+        }
+        group.learn(&*r, peer, Stage::Header, clock::now_ms());
+        if whole {
+            group.learn(&*r, peer, Stage::End, clock::now_ms());
+        } else {
+            let (servers, peer) = (servers.clone(), peer.clone());
+            r.upstream.at_end(Box::new(move |r| {
+                servers.group().learn(r, &peer, Stage::End, clock::now_ms());
+            }));
+        }
+    }
+
+    /// The response is complete: the connection is free before the client has got a byte.
+    fn answer_whole<'f>(
+        self,
+        r: &mut Request,
+        verdict: Verdict,
+        origin: Origin,
+        data: Bytes,
+        trailers: Vec<crate::response::Field>,
+        left_over: bool,
+    ) -> Flow<'f> {
+        let length = data.len() as u64;
+        r.upstream.with(|attempt| {
+            attempt.response_ms = Some(attempt.elapsed_ms());
+            attempt.response_length = length;
+        });
+        if left_over {
+            r.log_error(Severity::Warn, format_args!("{}", body::LEFT_OVER));
+        }
+        origin.finish(self.protocol.group(self.job).group(), &r.upstream, !left_over);
+        if !trailers.is_empty() {
+            if self.protocol.settings().pass_trailers {
+                r.response.trailers.extend(trailers.iter().cloned());
+            }
+            r.upstream.keep_trailers(trailers);
+        }
+        match verdict {
+            Verdict::Instead(flow) => flow.into_flow(),
+            Verdict::Respond { .. } => {
+                r.response.body = if data.is_empty() { Body::Empty } else { Body::Bytes(data) };
+                Flow::Done
+            }
+        }
+    }
+}
+
+/// RFC 9110 §9.2.2, as nginx takes it.
+fn is_idempotent(r: &Request) -> bool {
+    !matches!(r.method, Method::Post | Method::Lock | Method::Patch)
+}

@@ -1,0 +1,315 @@
+//! The head of a response: what its fields do here, and which of them reach the client
+//! (`ngx_http_upstream_process_headers` and the table `ngx_http_upstream_headers_in`).
+//!
+//! Hot path: values are slices of what was read; nothing is copied.
+//!
+//! Invariant: fields of the connection (RFC 9110 §7.6.1) never pass; how the body ends is told anew.
+
+use bytes::Bytes;
+use forebay_session::log::Severity;
+use forebay_wire::{
+    h1::{Method, ResponseField, ResponseFieldId as Id, ResponseFraming, ResponseHead, framing},
+    uri,
+};
+
+use super::{Protocol, settings::Ignored};
+use crate::{
+    error_log::Lossy,
+    handler::Flow,
+    plan::LocId,
+    request::Request,
+    response::{Field, Reason},
+};
+
+/// Which fields of responses are not passed on.
+#[derive(Clone, Debug, Default)]
+pub struct Hidden {
+    /// Known fields, a bit of their number each.
+    known: u64,
+    /// Others, lower case.
+    names: Vec<Box<[u8]>>,
+}
+
+impl Hidden {
+    /// Those of the protocol, less those of `pass`, and those of `hide` (lower case).
+    pub fn new(usual: &[&str], pass: &[Box<[u8]>], hide: &[Box<[u8]>]) -> Hidden {
+        let mut hidden = Hidden::default();
+        for name in usual {
+            let name = name.to_ascii_lowercase();
+            if !pass.iter().any(|passed| **passed == *name.as_bytes()) {
+                hidden.add(name.as_bytes());
+            }
+        }
+        hide.iter().for_each(|name| hidden.add(name));
+        hidden
+    }
+
+    fn add(&mut self, name: &[u8]) {
+        match Id::of(name) {
+            Id::Other => self.names.push(name.into()),
+            id => self.known |= 1 << id as u8,
+        }
+    }
+
+    fn has(&self, field: &ResponseField, bytes: &[u8]) -> bool {
+        match field.id {
+            Id::Other if self.names.is_empty() => false,
+            Id::Other => {
+                let name = field.name.of(bytes);
+                self.names.iter().any(|hidden| name.eq_ignore_ascii_case(hidden))
+            }
+            id => self.known & (1 << id as u8) != 0,
+        }
+    }
+}
+
+/// What becomes of a response.
+pub enum Verdict {
+    /// It is the answer.
+    Respond {
+        /// Whether its body is read ahead of the client.
+        buffered: bool,
+    },
+    /// Something else is.
+    Instead(Instead),
+}
+
+/// What is answered in a response's place.
+pub enum Instead {
+    /// An error page.
+    Deny(u16),
+    /// `X-Accel-Redirect`.
+    Redirect,
+    /// `X-Accel-Redirect: @name`.
+    Named(LocId),
+}
+
+impl Instead {
+    /// As the engine takes it.
+    pub fn into_flow<'f>(self) -> Flow<'f> {
+        match self {
+            Instead::Deny(status) => Flow::Deny(status),
+            Instead::Redirect => Flow::Redirect,
+            Instead::Named(id) => Flow::Named(id),
+        }
+    }
+}
+
+/// Makes `r.response` of a head; the body is to be added.
+pub fn apply<P: Protocol>(
+    protocol: &P,
+    r: &mut Request,
+    job: &P::Job,
+    head: &ResponseHead,
+    bytes: &Bytes,
+    framing: &ResponseFraming,
+) -> Verdict {
+    let settings = protocol.settings();
+    for line in &head.skipped {
+        let line = Lossy(line.of(bytes));
+        r.log_error(
+            Severity::Info,
+            format_args!(
+                "upstream sent invalid header line: \"{line}\", ignored while reading response \
+                 header from upstream"
+            ),
+        );
+    }
+    let buffered = orders(r, head, bytes, settings.ignore_headers).unwrap_or(settings.buffering);
+    if settings.intercept_errors && intercepts(r, head.status) {
+        if head.status == 401 {
+            let asks = head.fields.iter().filter(|field| field.id == Id::WwwAuthenticate);
+            asks.for_each(|field| r.response.fields.push(owned(field, bytes)));
+        }
+        return Verdict::Instead(Instead::Deny(head.status));
+    }
+    if !settings.ignore_headers.has(Ignored::REDIRECT)
+        && let Some(target) = head.value(Id::XAccelRedirect)
+    {
+        return Verdict::Instead(redirect(protocol, r, head, bytes, target.of(bytes)));
+    }
+    r.response.status = head.status;
+    r.response.reason = Reason::of(head.status, bytes, head.status_text);
+    r.response.content_length = framing.length;
+    r.response.not_modified_off = true;
+    if settings.force_ranges {
+        r.response.allow_ranges = true;
+        r.response.single_range = true;
+    }
+    pass(protocol, r, job, head, bytes, framing);
+    Verdict::Respond { buffered }
+}
+
+/// What `X-Accel-…` fields ask for; whether the body is to be buffered, where they say so.
+fn orders(r: &mut Request, head: &ResponseHead, bytes: &[u8], ignored: Ignored) -> Option<bool> {
+    let mut buffering = None;
+    for field in &head.fields {
+        let value = field.value.of(bytes);
+        match field.id {
+            Id::XAccelLimitRate if !ignored.has(Ignored::LIMIT_RATE) => {
+                if let Some(rate) = forebay_conf::value::number(value) {
+                    r.limit_rate = Some(rate);
+                }
+            }
+            Id::XAccelBuffering if !ignored.has(Ignored::BUFFERING) => {
+                if value.eq_ignore_ascii_case(b"no") {
+                    buffering = Some(false);
+                } else if value.eq_ignore_ascii_case(b"yes") {
+                    buffering = Some(true);
+                }
+            }
+            Id::XAccelCharset if !ignored.has(Ignored::CHARSET) => {
+                r.response.override_charset = Some(Bytes::copy_from_slice(value));
+            }
+            _ => {}
+        }
+    }
+    buffering
+}
+
+/// Whether there is an `error_page` for the status (`ngx_http_upstream_intercept_errors`).
+fn intercepts(r: &Request, status: u16) -> bool {
+    status >= 300 && r.location().core.error_pages.iter().any(|page| page.codes.contains(&status))
+}
+
+/// Leaves for the place that the upstream names; some fields go along.
+fn redirect<P: Protocol>(
+    protocol: &P,
+    r: &mut Request,
+    head: &ResponseHead,
+    bytes: &Bytes,
+    target: &[u8],
+) -> Instead {
+    for field in &head.fields {
+        if protocol.hidden().has(field, bytes) {
+            continue;
+        }
+        match field.id {
+            Id::ContentType => content_type(r, slice(field.value, bytes)),
+            Id::SetCookie | Id::ContentDisposition | Id::CacheControl | Id::Expires => {
+                r.response.fields.push(owned(field, bytes));
+            }
+            Id::AcceptRanges => r.response.fields.push(owned(field, bytes)),
+            _ => {}
+        }
+    }
+    if target.first() == Some(&b'@') {
+        return match r.server().named.get(target) {
+            Some(&id) => Instead::Named(id),
+            None => {
+                let name = Lossy(target);
+                let text = format_args!("could not find named location \"{name}\"");
+                r.log_error(Severity::Error, text);
+                Instead::Deny(500)
+            }
+        };
+    }
+    let mut path = Vec::new();
+    let Some(args) = uri::parse_unsafe(target, &mut path) else {
+        let shown = Lossy(target);
+        let text = format_args!("unsafe URI \"{shown}\" was detected");
+        r.log_error(Severity::Error, text);
+        return Instead::Deny(404);
+    };
+    let args = args.map(|args| target[args].to_vec()).unwrap_or_default();
+    r.set_target(&path, &args);
+    if r.method != Method::Head {
+        r.method = Method::Get;
+    }
+    Instead::Redirect
+}
+
+fn slice(span: forebay_wire::Span, bytes: &Bytes) -> Bytes {
+    bytes.slice(span.start as usize..span.end as usize)
+}
+
+fn owned(field: &ResponseField, bytes: &Bytes) -> Field {
+    Field { name: slice(field.name, bytes), value: slice(field.value, bytes) }
+}
+
+/// The fields that the client gets, in order.
+fn pass<P: Protocol>(
+    protocol: &P,
+    r: &mut Request,
+    job: &P::Job,
+    head: &ResponseHead,
+    bytes: &Bytes,
+    framing: &ResponseFraming,
+) {
+    let settings = protocol.settings();
+    let hidden = protocol.hidden();
+    for field in &head.fields {
+        let nominated = || framing::nominates(head, bytes, field.name.of(bytes));
+        if hidden.has(field, bytes) {
+            continue;
+        }
+        match field.id {
+            Id::ContentLength
+            | Id::Connection
+            | Id::KeepAlive
+            | Id::TransferEncoding
+            | Id::TE
+            | Id::ProxyConnection => continue,
+            Id::Upgrade if !framing.upgrade => continue,
+            Id::Upgrade => {}
+            Id::Trailer if !settings.pass_trailers => continue,
+            Id::AcceptRanges if settings.force_ranges => continue,
+            // RFC 9110 §7.6.1.
+            // DIFFERS(nominated-fields): nginx passes on what `Connection` nominates.
+            _ if framing.nominates && nominated() => continue,
+            Id::ContentType => {
+                if r.response.content_type.is_none() {
+                    content_type(r, slice(field.value, bytes));
+                }
+                continue;
+            }
+            Id::Server => r.response.has_server = true,
+            Id::Date => r.response.has_date = true,
+            Id::Location | Id::Refresh | Id::SetCookie => {
+                if let Some(value) = protocol.rewrite(r, job, field.id, field.value.of(bytes)) {
+                    if field.id == Id::Location && value.first() == Some(&b'/') {
+                        r.response.location = Some(value.into());
+                        continue;
+                    }
+                    let name = slice(field.name, bytes);
+                    r.response.fields.push(Field { name, value: value.into() });
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        r.response.fields.push(owned(field, bytes));
+    }
+}
+
+/// The type and its charset (`ngx_http_upstream_copy_content_type`); the client gets the text as it
+/// came, unless a filter names another charset.
+fn content_type(r: &mut Request, value: Bytes) {
+    let (mut kind, mut charset) = (value.clone(), None);
+    let mut at = 0;
+    while let Some(len) = memchr::memchr(b';', &value[at..]) {
+        let semicolon = at + len;
+        let rest = &value[semicolon + 1..];
+        let spaces = rest.iter().take_while(|ch| **ch == b' ').count();
+        at = semicolon + 1 + spaces;
+        let is_it =
+            value.get(at..at + 8).is_some_and(|name| name.eq_ignore_ascii_case(b"charset="));
+        if !is_it {
+            continue;
+        }
+        let (mut start, mut end) = (at + 8, value.len());
+        if value.get(start) == Some(&b'"') {
+            start += 1;
+        }
+        if end > start && value[end - 1] == b'"' {
+            end -= 1;
+        }
+        kind = value.slice(..semicolon);
+        charset = Some(value.slice(start..end));
+        break;
+    }
+    let response = &mut r.response;
+    response.content_type = Some(kind);
+    response.content_type_text = charset.clone().map(|charset| (charset, value));
+    response.charset = charset;
+}
