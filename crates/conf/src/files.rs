@@ -32,6 +32,11 @@ pub trait Files {
     fn lookup(&mut self, _host: &str) -> io::Result<Vec<IpAddr>> {
         Err(io::Error::other("no such name"))
     }
+
+    /// Who may do what with a file (`0o600`), where it is at hand: only warnings depend on it.
+    fn mode(&mut self, _path: &Path) -> Option<u32> {
+        None
+    }
 }
 
 /// Reads from the file system.
@@ -62,6 +67,11 @@ impl Files for Direct {
             true => Err(io::Error::other("no address")),
             false => Ok(found),
         }
+    }
+
+    fn mode(&mut self, path: &Path) -> Option<u32> {
+        use std::os::unix::fs::PermissionsExt as _;
+        Some(std::fs::metadata(path).ok()?.permissions().mode() & 0o7777)
     }
 }
 

@@ -97,6 +97,10 @@ impl<F: Files> Files for Recording<F> {
         self.record.hosts.insert(host.into(), answer);
         result
     }
+
+    fn mode(&mut self, path: &Path) -> Option<u32> {
+        self.inner.mode(path)
+    }
 }
 
 /// Answers from a [`Record`]; what is not in it is an error.

@@ -27,6 +27,7 @@ use crate::{
     plan::{Plan, PlanHandle},
     proxied,
     request::{Connection, Peer},
+    tls::{self, Shaken},
     worker::{Counters, Listening, Shared, Worker},
 };
 
@@ -277,6 +278,7 @@ fn start<T: Transport>(
         requests: Cell::new(0),
         started_ms: clock::now_ms(),
         proxied: Default::default(),
+        tls: Default::default(),
         worker: worker.clone(),
     });
     let listening = listening.clone();
@@ -285,6 +287,8 @@ fn start<T: Transport>(
     // Each is spawned as it is: what wraps a future makes every idle connection larger.
     if listener.proxy_protocol {
         spawn_local(serve_proxied(open, io, connection, listening));
+    } else if listener.ssl {
+        spawn_local(serve_tls(open, io, connection, listening, Vec::new()));
     } else {
         spawn_local(h1::serve(open, io, connection, listening, None));
     }
@@ -303,8 +307,34 @@ async fn serve_proxied<T: Transport>(
     drop(plan);
     // Set once, before anybody looks.
     let _ = connection.proxied.set(Box::new(proxied));
+    let (plan, index) = listening.plan(&connection.worker);
+    if plan.listeners[index].ssl {
+        spawn_local(serve_tls(open, io, connection, listening, rest));
+        return;
+    }
     let preread = (!rest.is_empty()).then(|| rest.into_boxed_slice());
     h1::serve(open, io, connection, listening, preread).await;
+}
+
+/// Shakes hands, and leaves what was agreed on to a task of its own: an idle connection is not to
+/// weigh what its handshake did.
+async fn serve_tls<T: Transport>(
+    open: Open,
+    io: T,
+    connection: Rc<Connection>,
+    listening: Rc<Listening>,
+    first: Vec<u8>,
+) {
+    match Box::pin(tls::shake_hands(io, first, &connection, &listening)).await {
+        Some(Shaken::Tls(io)) => {
+            spawn_local(h1::serve(open, io, connection, listening, None));
+        }
+        Some(Shaken::Plain(io, read)) => {
+            let first = Some(read.into_boxed_slice());
+            spawn_local(h1::serve(open, io, connection, listening, first));
+        }
+        None => {}
+    }
 }
 
 #[cfg(test)]

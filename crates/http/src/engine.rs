@@ -17,7 +17,7 @@ use crate::{
     handler::{Filtered, Flow, Handler},
     plan::{LocId, Plan},
     request::Request,
-    special, tree,
+    special, tls, tree,
 };
 
 /// Where a walk through the phases begins.
@@ -136,6 +136,12 @@ pub fn subrequest<'a>(r: &'a mut Request) -> Pin<Box<dyn Future<Output = ()> + '
 /// The post-read phase, once a request: what it ends with, if a handler ends it.
 async fn post_read(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Option<End> {
     r.location = plan.server(r.server).location;
+    let connection = r.connection.clone();
+    if let Some(tls) = connection.tls.get()
+        && let Err(status) = tls::admit(r, tls)
+    {
+        return Some(End::Deny(status));
+    }
     for handler in &plan.location(r.location).post_read {
         match run(&**handler, r, client).await {
             Flow::Decline | Flow::Allow => {}

@@ -36,6 +36,7 @@ pub mod subrequest;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(dead_code))]
 mod testing;
+pub mod tls;
 mod tree;
 pub mod upstream;
 mod variables;

@@ -17,6 +17,7 @@ use crate::{
     module::{AnyModule, Builder, Confs, Cx},
     names::Names,
     plan::{Kind, Listener, LocId, Location, Plan, Server, ServerId},
+    request::{Connection, Peer},
     tree::Tree,
 };
 
@@ -186,6 +187,10 @@ fn compile(
         listens.extend(conf.own.listens.iter().map(|listen| (id, listen.clone(), conf)));
     }
     let listeners = listeners(&listens, cx);
+    if !cx.loader.diags.has_errors() {
+        // What could not be loaded is not missing.
+        check_tls(&listeners, &servers, levels, cx);
+    }
     let file_caches = std::mem::take(cx.shared::<Vec<FileCacheConf>>());
     Some(Plan {
         locations,
@@ -245,7 +250,8 @@ fn server(levels: &[Confs], level: LocId, locations: &[Location], cx: &mut Cx<'_
         }
     }
     let settings = ServerSettings::new(&locations[level.index()].core);
-    Server { location: level, name: own.name.clone(), settings, named }
+    let tls = locations[level.index()].tls.clone();
+    Server { location: level, name: own.name.clone(), settings, tls, named }
 }
 
 /// One listener for each address; where a port is listened on at all addresses, the sockets of its
@@ -297,8 +303,13 @@ fn listeners(listens: &[(ServerId, Listen, &core::Conf)], cx: &mut Cx<'_, '_>) -
 fn listener(group: &[&(ServerId, Listen, &core::Conf)], cx: &mut Cx<'_, '_>) -> Listener {
     let mut names = Names::new(group[0].0);
     let mut options = group[0].1.options.clone();
-    let (mut default_seen, mut options_seen, mut proxy_protocol) = (false, false, false);
-    for (server, listen, conf) in group {
+    let (mut default_seen, mut options_seen) = (false, false);
+    let mut protocols = Protocols::of(&group[0].1);
+    for (index, (server, listen, conf)) in group.iter().enumerate() {
+        if index > 0 && protocols.redefine(listen, options_seen) {
+            let text = format!("protocol options redefined for {}", listen.addr);
+            cx.loader.warn(listen.span, text);
+        }
         let mut fail = |text: String| cx.loader.diags.push(Error::emerg(listen.span, text));
         if listen.default_server {
             if default_seen {
@@ -314,7 +325,6 @@ fn listener(group: &[&(ServerId, Listen, &core::Conf)], cx: &mut Cx<'_, '_>) -> 
             options_seen = true;
             options = listen.options.clone();
         }
-        proxy_protocol |= listen.proxy_protocol;
         let unnamed = [ServerName::Exact(Box::default())];
         let list = if conf.own.names.is_empty() { &unnamed[..] } else { &conf.own.names };
         for name in list {
@@ -332,10 +342,84 @@ fn listener(group: &[&(ServerId, Listen, &core::Conf)], cx: &mut Cx<'_, '_>) -> 
         }
     }
     let addr = group[0].1.addr.clone();
-    Listener { addr, options, proxy_protocol, names, specific: Vec::new() }
+    let Protocols { proxy_protocol, ssl, .. } = protocols;
+    Listener { addr, options, proxy_protocol, ssl, names, specific: Vec::new() }
+}
+
+/// What is spoken at an address, over all its `listen`s (`ngx_http_add_addresses`).
+struct Protocols {
+    proxy_protocol: bool,
+    ssl: bool,
+    /// What the first `listen` that settled it says, once one did.
+    settled: Option<u8>,
+    changed: bool,
+}
+
+impl Protocols {
+    fn of(listen: &Listen) -> Protocols {
+        let &Listen { proxy_protocol, ssl, .. } = listen;
+        Protocols { proxy_protocol, ssl, settled: None, changed: false }
+    }
+
+    fn bits(proxy_protocol: bool, ssl: bool) -> u8 {
+        u8::from(proxy_protocol) | u8::from(ssl) << 1
+    }
+
+    /// Adds another `listen`; whether it redefines what was said, which deserves a warning.
+    /// `options_set`: an earlier one has socket options.
+    fn redefine(&mut self, listen: &Listen, options_set: bool) -> bool {
+        let before = Protocols::bits(self.proxy_protocol, self.ssl);
+        let now = Protocols::bits(listen.proxy_protocol, listen.ssl);
+        self.proxy_protocol |= listen.proxy_protocol;
+        self.ssl |= listen.ssl;
+        let (added, removed) = (now & !before != 0, before & !now != 0);
+        if added {
+            let redefined = options_set && !listen.options_set || self.changed || removed;
+            (self.settled, self.changed) = (Some(before), true);
+            return redefined;
+        }
+        if removed {
+            let redefined = listen.options_set || self.settled.is_some_and(|first| first != now);
+            (self.settled, self.changed) = (Some(now), true);
+            return redefined;
+        }
+        let redefined = self.settled.is_some_and(|first| first != now);
+        self.settled = Some(now);
+        redefined
+    }
+}
+
+/// A server that is to speak TLS needs a certificate (`ngx_http_ssl_init`).
+fn check_tls(listeners: &[Listener], servers: &[Server], levels: &[Confs], cx: &mut Cx<'_, '_>) {
+    let mut fail = |id: ServerId| {
+        let span = core_of(levels, servers[id.0 as usize].location).own.span;
+        let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+        cx.loader.diags.push(Error::emerg(span, text));
+    };
+    for listener in listeners.iter().filter(|listener| listener.ssl) {
+        let all = listener.specific.iter().map(|(_, names)| names).chain([&listener.names]);
+        for names in all {
+            let tls = |id: ServerId| servers[id.0 as usize].tls.as_deref();
+            match tls(names.default) {
+                None => fail(names.default),
+                Some(default) if default.rejects => {
+                    names.servers().filter(|id| tls(*id).is_none()).for_each(&mut fail);
+                }
+                Some(_) => {}
+            }
+        }
+    }
 }
 
 impl Listener {
+    /// The names behind the address that a client connected to.
+    pub fn names_of(&self, connection: &Connection) -> &Names {
+        match &connection.local {
+            Peer::Inet(local) if !self.specific.is_empty() => self.names_for(local.ip()),
+            _ => &self.names,
+        }
+    }
+
     /// The names behind the local address of a connection.
     pub fn names_for(&self, local: IpAddr) -> &Names {
         let is_it = |(addr, _): &&(SocketAddr, Names)| addr.ip() == local;
@@ -349,6 +433,8 @@ impl Location {
             id,
             name: conf.own.name.clone(),
             kind: conf.own.kind,
+            span: conf.own.span,
+            tls: None,
             core: conf.settings(),
             error_log: conf.own.error_log.clone().unwrap_or_else(|| default_error_log.clone()),
             warn_uninitialized: true,

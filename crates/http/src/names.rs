@@ -20,6 +20,9 @@ pub struct Names {
     /// `www.example.*` by `www.example.`.
     prefixes: HashMap<Box<[u8]>, ServerId>,
     regexes: Vec<(Regex, Groups, ServerId)>,
+    /// The server of the first name, and whether there are others.
+    first: Option<ServerId>,
+    several: bool,
 }
 
 /// A server, and the regular expression by which it was found.
@@ -38,6 +41,7 @@ impl Names {
 
     /// Adds a name; `false`: another server has it already, and keeps it.
     pub fn add(&mut self, name: &ServerName, server: ServerId) -> bool {
+        self.several |= *self.first.get_or_insert(server) != server;
         let table = match name {
             ServerName::Exact(name) => (&mut self.exact, name),
             ServerName::Suffix(name) => (&mut self.suffixes, name),
@@ -57,12 +61,29 @@ impl Names {
 
     /// The server for a host: lower case, without port and trailing dot; empty if none was sent.
     pub fn find(&self, host: &[u8]) -> Found<'_> {
-        let plain = |server| Found { server, regex: None };
+        self.find_named(host).unwrap_or(Found { server: self.default, regex: None })
+    }
+
+    /// Whether more than one server is there to choose from.
+    pub fn has_several(&self) -> bool {
+        self.several
+    }
+
+    /// All of them, the default first; a server may come more than once.
+    pub fn servers(&self) -> impl Iterator<Item = ServerId> {
+        let named = self.exact.values().chain(self.suffixes.values()).chain(self.prefixes.values());
+        let matched = self.regexes.iter().map(|(_, _, server)| server);
+        std::iter::once(self.default).chain(named.chain(matched).copied())
+    }
+
+    /// The server that has the name; `None`: nobody has.
+    pub fn find_named(&self, host: &[u8]) -> Option<Found<'_>> {
+        let plain = |server| Some(Found { server, regex: None });
         if let Some(server) = self.exact.get(host) {
             return plain(*server);
         }
         if host.is_empty() {
-            return plain(self.default);
+            return None;
         }
         if !self.suffixes.is_empty() {
             let dots = host.iter().enumerate().skip(1).filter(|(_, b)| **b == b'.');
@@ -78,12 +99,8 @@ impl Names {
             }
         }
         let matching = self.regexes.iter().find(|(regex, _, _)| regex.is_match(host));
-        match matching {
-            Some((regex, groups, server)) => {
-                Found { server: *server, regex: Some((regex, groups)) }
-            }
-            None => plain(self.default),
-        }
+        let (regex, groups, server) = matching?;
+        Some(Found { server: *server, regex: Some((regex, groups)) })
     }
 }
 

@@ -12,9 +12,11 @@ use std::{
     sync::Arc,
 };
 
+use forebay_conf::Span;
 use forebay_rt::listen::{Addr, Options};
 use forebay_session::{
     log::{ErrorLog, LogSet},
+    ssl,
     upstream::Upstreams,
     var::Registry,
     zone::Zones,
@@ -118,6 +120,8 @@ pub struct Listener {
     pub options: Options,
     /// Whether each connection begins with a `PROXY` header.
     pub proxy_protocol: bool,
+    /// Whether TLS is spoken.
+    pub ssl: bool,
     /// Who answers what.
     pub names: Names,
     /// Who answers at single local addresses that this one covers.
@@ -132,6 +136,8 @@ pub struct Server {
     pub name: bytes::Bytes,
     /// What must be known before a location is.
     pub settings: core::ServerSettings,
+    /// How it speaks TLS, if it does.
+    pub tls: Option<Arc<ssl::Server>>,
     /// `location @name`.
     pub named: HashMap<Box<[u8]>, LocId>,
 }
@@ -146,6 +152,10 @@ pub struct Location {
     pub kind: Kind,
     /// The settings of `ngx_http_core_module`.
     pub core: core::Settings,
+    /// Where it stands.
+    pub span: Span,
+    /// Of servers: how it speaks TLS, if it does.
+    pub tls: Option<Arc<ssl::Server>>,
     /// Where errors are written, and from which severity on.
     pub error_log: ErrorLog,
     /// `uninitialized_variable_warn`: whether reading a variable before `set` is worth a line.

@@ -30,6 +30,7 @@ use crate::{
     plan::{LocId, Location, PlanHandle, Server, ServerId},
     proxied::Proxied,
     response::Response,
+    tls::Tls,
     upstream,
     worker::Worker,
 };
@@ -86,8 +87,27 @@ pub struct Connection {
     pub started_ms: u64,
     /// What its PROXY header told.
     pub proxied: OnceCell<Box<Proxied>>,
+    /// What came of the handshake, on a TLS port.
+    pub tls: OnceCell<Box<Tls>>,
     /// The thread that serves it.
     pub worker: Rc<Worker>,
+}
+
+impl Connection {
+    /// The same connection, with something said of TLS that is not settled yet.
+    pub(crate) fn with_tls(&self, tls: Tls) -> Connection {
+        Connection {
+            number: self.number,
+            socket: self.socket,
+            remote: self.remote.clone(),
+            local: self.local.clone(),
+            requests: self.requests.clone(),
+            started_ms: self.started_ms,
+            proxied: self.proxied.clone(),
+            tls: OnceCell::from(Box::new(tls)),
+            worker: self.worker.clone(),
+        }
+    }
 }
 
 /// What the client sent: immutable once parsed, shared with subrequests.

@@ -180,7 +180,9 @@ pub fn write_location(r: &Request, location: &[u8], out: &mut Vec<u8>) {
     if is_relative(r, location) {
         let core = &r.location().core;
         let local = &r.connection.local;
-        out.extend_from_slice(b"http://");
+        let tls = r.connection.is_tls();
+        let (scheme, usual): (&[u8], u16) = if tls { (b"https://", 443) } else { (b"http://", 80) };
+        out.extend_from_slice(scheme);
         let named = core.server_name_in_redirect;
         let host: &[u8] = if named { &r.server().name } else { &r.input.host };
         if host.is_empty() {
@@ -189,7 +191,7 @@ pub fn write_location(r: &Request, location: &[u8], out: &mut Vec<u8>) {
             out.extend_from_slice(host)
         }
         let port = local.port();
-        if core.port_in_redirect && port != 0 && port != 80 {
+        if core.port_in_redirect && port != 0 && port != usual {
             out.push(b':');
             write_decimal(out, port.into());
         }

@@ -101,6 +101,7 @@ pub fn request_of(plan: Arc<Plan>, head: &str) -> Request {
         requests: Cell::new(1),
         started_ms: 0,
         proxied: Default::default(),
+        tls: Default::default(),
         worker,
     });
     let mut parts = Parts::default();

@@ -19,7 +19,11 @@ pub fn version_line() -> String {
 
 /// What `-V` prints after the version. `has` tells whether a module, by nginx's name, is built in.
 pub fn configuration(has: impl Fn(&str) -> bool) -> String {
-    let mut text = format!("built with {}\nconfigure arguments:", env!("FOREBAY_RUSTC"));
+    let mut text = format!("built with {}\n", env!("FOREBAY_RUSTC"));
+    if has("ngx_http_ssl_module") {
+        text.push_str("built with rustls and AWS-LC\nTLS SNI support enabled\n");
+    }
+    text.push_str("configure arguments:");
     let paths = [
         ("prefix", paths::PREFIX),
         ("conf-path", paths::CONF),
@@ -165,6 +169,7 @@ mod tests {
     #[test]
     fn arguments_say_what_is_there_and_what_is_not() {
         let all = configuration(|_| true);
+        assert!(all.contains("\nTLS SNI support enabled\nconfigure arguments: "));
         assert!(all.contains(" --with-http_ssl_module ") && !all.contains("--without-"));
         let none = configuration(|_| false);
         assert!(none.contains(" --without-http_gzip_module ") && !none.contains("--with-http_"));

@@ -13,6 +13,7 @@ pub mod map;
 pub mod regex;
 pub mod resolver;
 pub mod split_clients;
+pub mod ssl;
 #[cfg(test)]
 mod testing;
 pub mod upstream;

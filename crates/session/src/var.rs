@@ -166,6 +166,12 @@ impl<S: Scope> Registry<S> {
         }
     }
 
+    /// Whether the configuration names a variable anywhere.
+    pub fn is_used(&self, name: &str) -> bool {
+        let id = self.by_name.get(name);
+        id.is_some_and(|id| self.defs[id.0 as usize].first_use.is_some())
+    }
+
     /// The number of a variable that is used at `span`, which need not be defined yet.
     pub fn used(&mut self, name: &str, span: Span) -> VarId {
         let id = self.lookup(name);

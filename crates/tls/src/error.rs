@@ -84,6 +84,10 @@ impl Failure {
             | Error::HandshakeNotComplete => (244, "unexpected message", true),
             Error::DecryptError => (281, "decryption failed or bad record mac", true),
             Error::PeerSentOversizedRecord => (150, "encrypted length too long", true),
+            // The certificates are of no use with the ciphers that both sides have.
+            Error::General(text) if text.contains("no server certificate chain") => {
+                (193, "no shared cipher", true)
+            }
             Error::NoApplicationProtocol => (235, "no application protocol", true),
             Error::NoCertificatesPresented => (199, "peer did not return a certificate", true),
             _ => (68, "internal error", false),

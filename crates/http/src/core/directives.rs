@@ -1108,14 +1108,14 @@ fn server_name(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
 
 fn server(
     c: &mut Conf,
-    _: &Node,
-    cx: &mut Cx<'_, '_>,
+    n: &Node,
+    _: &mut Cx<'_, '_>,
     child: LocId,
 ) -> Result<(Contexts, Conf), Error> {
     c.own.servers.push(child);
-    let _ = cx;
     let mut inner = Conf::default();
     inner.own.kind = Kind::Server;
+    inner.own.span = n.span;
     Ok((Contexts::SERVER, inner))
 }
 

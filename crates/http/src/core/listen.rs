@@ -21,6 +21,8 @@ pub struct Listen {
     pub default_server: bool,
     /// `proxy_protocol`.
     pub proxy_protocol: bool,
+    /// `ssl`.
+    pub ssl: bool,
     /// Where it stands.
     pub span: Span,
 }
@@ -41,6 +43,7 @@ impl Listen {
             options_set: false,
             default_server: false,
             proxy_protocol: false,
+            ssl: false,
             span,
         }
     }
@@ -78,6 +81,10 @@ impl Listen {
                 self.proxy_protocol = true;
                 socket_option = false;
             }
+            ("ssl", "") => {
+                self.ssl = true;
+                socket_option = false;
+            }
             ("bind", "") => {}
             ("reuseport", "") => options.reuseport = true,
             ("deferred", "") => options.deferred = true,
@@ -112,7 +119,7 @@ impl Listen {
                 let text = format!("{name} \"{value}\" is not supported on this platform, ignored");
                 return Err(Error::emerg(arg.span, text));
             }
-            ("ssl" | "http2" | "quic" | "multipath", "") => {
+            ("http2" | "quic" | "multipath", "") => {
                 let text = format!("the \"{name}\" parameter is not supported yet");
                 return Err(Error::emerg(arg.span, text));
             }

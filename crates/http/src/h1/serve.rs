@@ -33,8 +33,8 @@ use crate::{
     core::Lingering,
     engine, files,
     names::Names,
-    plan::{Listener, Plan},
-    request::{Connection, Input, Parts, Peer, Request},
+    plan::Plan,
+    request::{Connection, Input, Parts, Request},
     worker::{Counters, Listening},
 };
 
@@ -241,14 +241,18 @@ async fn exchange<T: Transport>(
 ) -> Next {
     let worker = &connection.worker;
     let (plan, index) = listening.plan(worker);
-    let names = names(&plan.listeners[index], connection);
+    let names = plan.listeners[index].names_of(connection);
+    let default = match connection.tls.get() {
+        None => names.default,
+        Some(tls) => tls.default_server(names),
+    };
     let counters = worker.counters();
     Counters::up(&counters.requests);
     connection.requests.set(connection.requests.get() + 1);
     let Some(mut parts) = warm.parts.take() else { return Next::Close };
     let input = parts.input();
     input.begin(buf, pipelined);
-    let options = plan.server(names.default).settings;
+    let options = plan.server(default).settings;
     let parsed = {
         let _reading = Counted::new(&counters.reading);
         timer.arm(options.client_header_timeout_ms);
@@ -257,7 +261,7 @@ async fn exchange<T: Transport>(
     timer.disarm();
     warm.parser.swap_head(&mut input.head);
     let _writing = Counted::new(&counters.writing);
-    let mut r = Request::new(plan.clone(), connection.clone(), names.default, parts);
+    let mut r = Request::new(plan.clone(), connection.clone(), default, parts);
     let next = match parsed {
         Ok(consumed) => {
             let ahead = r.split_input(consumed);
@@ -284,13 +288,6 @@ async fn exchange<T: Transport>(
     };
     warm.parts = Some(r.into_parts());
     next
-}
-
-fn names<'p>(listener: &'p Listener, connection: &Connection) -> &'p Names {
-    match &connection.local {
-        Peer::Inet(local) if !listener.specific.is_empty() => listener.names_for(local.ip()),
-        _ => &listener.names,
-    }
 }
 
 /// Lets the engine answer, sends what it answered, writes it down.

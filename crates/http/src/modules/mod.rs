@@ -43,6 +43,7 @@ mod rewrite;
 mod secure_link;
 mod split_clients;
 mod ssi;
+mod ssl;
 mod static_coding;
 mod static_files;
 mod stub_status;
@@ -65,6 +66,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<resolver::Resolving>(),
         entry::<rewrite::Rewriting>(),
         entry::<upstream::Upstream>(),
+        entry::<ssl::Ssl>(),
         // Variables.
         entry::<geo::Geo>(),
         entry::<split_clients::SplitClients>(),

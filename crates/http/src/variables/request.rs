@@ -29,9 +29,10 @@ pub(super) fn register(registry: &mut Registry<Request>) {
         files::request_filename(r, out);
         true
     });
-    // Plain connections only: TLS, once it is there, answers "https" and "on".
-    registry.builtin("https", |_, _| true);
-    registry.builtin("scheme", |_, out| put(out, b"http"));
+    registry.builtin("https", |r, out| put(out, if r.connection.is_tls() { b"on" } else { b"" }));
+    registry.builtin("scheme", |r, out| {
+        put(out, if r.connection.is_tls() { b"https" } else { b"http" })
+    });
     // `p` stood for a request that was pipelined; nginx keeps the name.
     registry.builtin("pipe", |r, out| put(out, if r.input.pipelined { b"p" } else { b"." }));
     registry.builtin("remote_user", |r, out| {

@@ -408,6 +408,12 @@ fn left_out(absent: &[&Suite], chosen: usize, list: &str) -> String {
 
 /// A cipher suite in OpenSSL's name (`$ssl_cipher`).
 pub fn cipher_name(number: u16) -> Option<&'static str> {
+    // Not suites, but what clients say among them (RFC 5746, RFC 7507); OpenSSL has names for these.
+    match number {
+        0x00ff => return Some("TLS_EMPTY_RENEGOTIATION_INFO_SCSV"),
+        0x5600 => return Some("TLS_FALLBACK_SCSV"),
+        _ => {}
+    }
     let tls13 = TLS13.iter().find(|(known, _)| *known == number).map(|(_, name)| *name);
     tls13.or_else(|| SUITES.iter().find(|suite| suite.number == number).map(|suite| suite.name))
 }

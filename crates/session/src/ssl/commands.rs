@@ -1,0 +1,125 @@
+//! `ssl_conf_command`: those commands of OpenSSL's `SSL_CONF_cmd` that mean something here; all others
+//! are refused, as a server that does not obey what is written would be a surprise.
+
+use forebay_conf::{Arg, Error, Loader};
+use forebay_tls::{Ciphers, Groups, Protocols, ServerSettings};
+
+/// What commands change, of a server or of a client's side.
+pub struct Changes<'a> {
+    /// Versions.
+    pub protocols: &'a mut Protocols,
+    /// Cipher suites.
+    pub ciphers: &'a mut Ciphers,
+    /// Groups.
+    pub groups: &'a mut Groups,
+    /// Whose order of ciphers counts; a client has no say.
+    pub prefer_server_ciphers: Option<&'a mut bool>,
+}
+
+/// Obeys a command of a server.
+pub fn apply(
+    settings: &mut ServerSettings,
+    name: &Arg,
+    value: &Arg,
+    loader: &mut Loader<'_>,
+) -> Result<(), Error> {
+    let changes = Changes {
+        protocols: &mut settings.protocols,
+        ciphers: &mut settings.ciphers,
+        groups: &mut settings.groups,
+        prefer_server_ciphers: Some(&mut settings.prefer_server_ciphers),
+    };
+    change(changes, name, value, loader)
+}
+
+/// Obeys a command.
+pub fn change(
+    to: Changes<'_>,
+    name: &Arg,
+    value: &Arg,
+    loader: &mut Loader<'_>,
+) -> Result<(), Error> {
+    let refuse = |why: String| {
+        let text =
+            format!("SSL_CONF_cmd(\"{}\", \"{}\") failed: {why}", name.lossy(), value.lossy());
+        Error::emerg(name.span, text)
+    };
+    let text = value.text()?;
+    let mut warn = |warnings: Vec<String>| {
+        warnings.into_iter().for_each(|warning| loader.warn(value.span, warning));
+    };
+    match name.text()?.to_ascii_lowercase().as_str() {
+        "cipherstring" => {
+            let (ciphers, warnings) = Ciphers::parse(text).map_err(refuse)?;
+            *to.ciphers = ciphers;
+            warn(warnings);
+        }
+        "curves" | "groups" => {
+            let (groups, warnings) = Groups::parse(text).map_err(refuse)?;
+            *to.groups = groups;
+            warn(warnings);
+        }
+        "minprotocol" => match version(text) {
+            Some(version) => to.protocols.tls12 &= version <= 2,
+            None => return Err(refuse("unknown protocol".to_owned())),
+        },
+        "maxprotocol" => match version(text) {
+            Some(2) => to.protocols.tls13 = false,
+            Some(3) => {}
+            _ => return Err(refuse("no protocol is left".to_owned())),
+        },
+        "options" => return options(to, text).map_err(refuse),
+        _ => return Err(refuse("this command is not supported".to_owned())),
+    }
+    match to.protocols.tls12 || to.protocols.tls13 {
+        true => Ok(()),
+        false => Err(refuse("no protocol is left".to_owned())),
+    }
+}
+
+/// The minor number of a version; 0: any.
+fn version(text: &str) -> Option<u8> {
+    Some(match text {
+        "None" | "SSLv3" | "TLSv1" => 0,
+        "TLSv1.1" => 1,
+        "TLSv1.2" => 2,
+        "TLSv1.3" => 3,
+        _ => return None,
+    })
+}
+
+fn options(to: Changes<'_>, list: &str) -> Result<(), String> {
+    let mut prefer = to.prefer_server_ciphers;
+    for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        let (on, option) = match word.strip_prefix('-') {
+            Some(option) => (false, option),
+            None => (true, word.strip_prefix('+').unwrap_or(word)),
+        };
+        match option.to_ascii_lowercase().as_str() {
+            "serverpreference" => {
+                if let Some(prefer) = &mut prefer {
+                    **prefer = on;
+                }
+            }
+            // As it is here anyway: what costs nothing to promise.
+            "norenegotiation"
+            | "noresumptiononrenegotiation"
+            | "extendedmastersecret"
+            | "ecdhsingle"
+            | "dhsingle"
+            | "antireplay"
+            | "nocompression"
+                if on => {}
+            "compression"
+            | "unsafelegacyrenegotiation"
+            | "unsafelegacyserverconnect"
+            | "clientrenegotiation"
+            | "allownodhekex"
+                if !on => {}
+            // Faster, where it can be had; it changes nothing that is seen.
+            "ktls" | "prioritizechacha" | "middleboxcompat" | "bugs" | "emptyfragments" => {}
+            _ => return Err(format!("the option {word} is not supported")),
+        }
+    }
+    Ok(())
+}
