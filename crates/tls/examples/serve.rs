@@ -6,6 +6,7 @@ use std::{cell::RefCell, fs, future::poll_fn, io::IoSlice, net::TcpListener, os:
 
 use forebay_rt::{
     pool,
+    task::{block_on, spawn_local},
     transport::{Acceptor, Socket, Transport},
 };
 use forebay_tls::{
@@ -25,21 +26,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = ServerConfig::new(&settings)?;
     let listener = TcpListener::bind(addr)?;
     listener.set_nonblocking(true)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let local = tokio::task::LocalSet::new();
-    runtime.block_on(local.run_until(async move {
-        let acceptor = Acceptor::new(OwnedFd::from(listener))?;
+    block_on(async move {
+        let mut acceptor = Acceptor::new(OwnedFd::from(listener))?;
         loop {
             let (socket, _) = acceptor.accept().await?;
             let config = config.clone();
-            tokio::task::spawn_local(async move {
+            spawn_local(async move {
                 let shaken = accept(socket, Vec::new(), |_| Choice::Serve(config)).await;
                 if let Ok((stream, _)) = shaken {
                     serve(stream, len).await;
                 }
             });
         }
-    }))
+    })
 }
 
 thread_local! {

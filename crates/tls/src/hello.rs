@@ -76,6 +76,7 @@ pub struct ClientHello<'a> {
     groups: &'a [u8],
     signature_schemes: &'a [u8],
     versions: &'a [u8],
+    resumes: bool,
 }
 
 impl<'a> ClientHello<'a> {
@@ -101,6 +102,7 @@ impl<'a> ClientHello<'a> {
                 10 => self.groups = content.vec16()?,
                 13 => self.signature_schemes = content.vec16()?,
                 16 => self.alpn = content.vec16()?,
+                41 => self.resumes = true,
                 43 => self.versions = content.vec8()?,
                 _ => {}
             }
@@ -122,6 +124,11 @@ impl<'a> ClientHello<'a> {
     /// Whether TLS 1.3 is among the versions that the client speaks (RFC 8446 §4.2.1).
     pub(crate) fn offers_tls13(&self) -> bool {
         pairs(self.versions).any(|version| version == 0x0304)
+    }
+
+    /// Whether the client would resume a session of TLS 1.3 (RFC 8446 §4.2.11).
+    pub(crate) fn resumes_tls13(&self) -> bool {
+        self.resumes
     }
 
     /// The cipher suites offered, as their numbers, in the client's order.

@@ -47,6 +47,8 @@ const TICKETS: usize = 2;
 #[derive(Debug)]
 pub struct ServerConfig {
     rustls: Arc<rustls::ServerConfig>,
+    /// The same for clients that resume: a ticket is replaced by one, not by two, as with OpenSSL.
+    resuming: Arc<rustls::ServerConfig>,
     verifier: Option<Arc<Verifier>>,
     buffer_bytes: usize,
     keep_hello: bool,
@@ -93,6 +95,7 @@ impl ServerConfig {
         }
         resume(&mut config, settings);
         Ok(Arc::new(ServerConfig {
+            resuming: resuming(&config),
             rustls: Arc::new(config),
             verifier,
             buffer_bytes: settings.buffer_bytes,
@@ -107,6 +110,7 @@ impl ServerConfig {
         let certificates = Certificates::new(certificates, config.crypto_provider());
         config.cert_resolver = Arc::new(certificates);
         Arc::new(ServerConfig {
+            resuming: resuming(&config),
             rustls: Arc::new(config),
             verifier: self.verifier.clone(),
             buffer_bytes: self.buffer_bytes,
@@ -114,6 +118,12 @@ impl ServerConfig {
             tls13: self.tls13,
         })
     }
+}
+
+fn resuming(config: &rustls::ServerConfig) -> Arc<rustls::ServerConfig> {
+    let mut config = config.clone();
+    config.send_tls13_tickets = config.send_tls13_tickets.min(1);
+    Arc::new(config)
 }
 
 /// Sessions and tickets, bound to what the server demands of its clients: one made elsewhere is not
@@ -267,8 +277,7 @@ pub async fn accept<T: Transport>(
             return Err(AcceptError::Failed(Failure::internal(text)));
         }
     };
-    let tls12 = !(config.tls13 && hello.offers_tls13());
-    let shaken = shake(&mut io, &config, exchange, tls12).await;
+    let shaken = shake(&mut io, &config, exchange, &hello).await;
     let (shaken, mut session) = shaken.map_err(AcceptError::from)?;
     session.server_name = hello.server_name().map(Box::from);
     if config.keep_hello {
@@ -285,9 +294,11 @@ async fn shake<T: Transport>(
     io: &mut T,
     config: &ServerConfig,
     mut exchange: Exchange,
-    tls12: bool,
+    hello: &ClientHello<'_>,
 ) -> Result<(Shaken, Session), Trouble> {
-    let connection = UnbufferedServerConnection::new(config.rustls.clone());
+    let tls12 = !(config.tls13 && hello.offers_tls13());
+    let rustls = if hello.resumes_tls13() { &config.resuming } else { &config.rustls };
+    let connection = UnbufferedServerConnection::new(rustls.clone());
     let mut party = Observed::new(connection.map_err(Trouble::Failed)?, tls12);
     let run = handshake::run(io, &mut party, &mut exchange).await;
     if run.is_err() {

@@ -8,7 +8,7 @@
 //! next call begins with the bytes that are not yet reported, as `SSL_write` has it.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     io::{self, IoSlice},
     os::fd::{BorrowedFd, RawFd},
     task::{Context, Poll, Waker, ready},
@@ -68,6 +68,8 @@ pub struct State {
     /// We have.
     closed: bool,
     broken: bool,
+    /// A file follows: what is written now leaves with it.
+    corked: Cell<bool>,
 }
 
 /// Sealed bytes that the socket has not taken.
@@ -163,6 +165,7 @@ impl State {
             peer_closed: false,
             closed: false,
             broken: false,
+            corked: Cell::new(false),
         })
     }
 
@@ -192,6 +195,22 @@ impl State {
             && self.message.is_empty()
             && !self.peer_closed
             && !self.broken
+    }
+
+    /// Seals what leaves with the next batch.
+    fn hold(&mut self, mut plain: impl Plain, total: usize) -> io::Result<usize> {
+        let mut scratch = SCRATCH.take();
+        let sealed = seal_into(&mut scratch, self, &mut plain, total);
+        let mut bytes = match self.output.bytes.capacity() {
+            0 => pool::buffer(),
+            _ => std::mem::take(&mut self.output.bytes),
+        };
+        bytes.clear();
+        let len = sealed.as_ref().map_or(0, |sealed| sealed.len);
+        bytes.extend_from_slice(&scratch[..len]);
+        SCRATCH.set(scratch);
+        self.output = Output { bytes, front: len, deferred: true, ..Output::default() };
+        sealed.map(|sealed| sealed.plain)
     }
 
     fn fail(&mut self, error: &'static str) -> io::Error {
@@ -622,6 +641,9 @@ impl<T: Transport> Transport for TlsStream<T> {
         if offered == 0 {
             return Poll::Ready(Ok(0));
         }
+        if state.corked.get() && offered <= MAX_PLAIN && !state.closed && !state.broken {
+            return Poll::Ready(state.hold(Slices { slices, at: 0 }, offered));
+        }
         let total = offered.min(BATCH_BYTES);
         let more = more || total < offered;
         poll_seal(io, state, cx, Slices { slices, at: 0 }, total, more)
@@ -671,14 +693,28 @@ impl<T: Transport> Transport for TlsStream<T> {
         }
     }
 
+    /// What is written small is kept until the file that it precedes, and leaves in the same system
+    /// call; the socket itself is not corked.
     fn cork(&self, on: bool) {
-        if let Some(io) = &self.io {
-            io.cork(on);
+        if let Phase::Open(state) = &self.phase {
+            state.corked.set(on);
         }
     }
 
+    /// They do pass through the process, but are read to where they are sealed, without a buffer of
+    /// the caller's between.
     fn sends_files(&self) -> bool {
-        false
+        true
+    }
+
+    fn poll_peer_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if matches!(&self.phase, Phase::Open(state) if state.peer_closed) {
+            return Poll::Ready(());
+        }
+        match &mut self.io {
+            Some(io) => io.poll_peer_closed(cx),
+            None => Poll::Ready(()),
+        }
     }
 
     fn socket(&self) -> Option<RawFd> {

@@ -14,10 +14,7 @@ use forebay_rt::transport::{Socket, Transport};
 use forebay_testkit::certs::{Authority, Issued, Key, Leaf};
 use forebay_tls::*;
 
-pub fn run<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(future)
-}
+pub use forebay_rt::task::block_on as run;
 
 pub fn pair() -> (Socket, Socket) {
     let (a, b) = UnixStream::pair().unwrap();
