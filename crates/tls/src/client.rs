@@ -83,7 +83,7 @@ pub async fn connect<T: Transport>(
     config: &ClientConfig,
     name: &str,
 ) -> Result<(TlsStream<T>, Session), ConnectError> {
-    let mut exchange = Exchange { input: pool::buffer(), ..Exchange::default() };
+    let mut exchange = Exchange::new(pool::buffer());
     let result = shake(&mut io, config, &mut exchange, name).await;
     pool::recycle(std::mem::take(&mut exchange.input));
     let (state, session) = result?;

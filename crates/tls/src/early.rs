@@ -76,6 +76,7 @@ impl Early {
                 Ok(Step::Again) => {}
                 Ok(Step::Done) => return Poll::Ready(self.finish().map(Read::Done)),
                 Ok(Step::Closed) => return Poll::Ready(Ok(Read::Bytes(0))),
+                Ok(Step::Blocked) if self.exchange.show_next() => {}
                 Ok(Step::Blocked) => {
                     // The client's last word comes once it has ours.
                     let flushed = self.poll_flush(io, cx)?;

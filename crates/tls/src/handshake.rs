@@ -14,7 +14,7 @@ use rustls::{
 };
 
 use crate::{
-    records::Key,
+    records::{Key, record_len},
     stream::{Kernel, State},
 };
 
@@ -43,10 +43,42 @@ pub(crate) enum Trouble {
 pub(crate) struct Exchange {
     /// What came and was not used.
     pub(crate) input: Vec<u8>,
+    /// How much of it rustls has seen. It gets one record at a time, so that what follows the
+    /// handshake (data, key updates) is left to us, whole.
+    shown: usize,
     /// What is to be sent.
     pub(crate) output: Vec<u8>,
     /// Data that came with the handshake, opened.
     pub(crate) plain: Vec<u8>,
+}
+
+impl Exchange {
+    pub(crate) fn new(input: Vec<u8>) -> Exchange {
+        Exchange { input, ..Exchange::default() }
+    }
+
+    /// What rustls may look at.
+    pub(crate) fn shown(&mut self) -> &mut [u8] {
+        &mut self.input[..self.shown]
+    }
+
+    /// Drops what rustls is done with.
+    pub(crate) fn discard(&mut self, len: usize) {
+        self.input.drain(..len);
+        self.shown -= len;
+    }
+
+    /// Shows one more record; `false`: there is no whole one.
+    pub(crate) fn show_next(&mut self) -> bool {
+        let rest = &self.input[self.shown..];
+        match record_len(rest) {
+            Some(Ok(len)) if rest.len() >= len => self.shown += len,
+            // rustls shall say what is wrong with it.
+            Some(Err(_)) => self.shown = self.input.len(),
+            _ => return false,
+        }
+        true
+    }
 }
 
 /// Either side of a handshake.
@@ -65,7 +97,8 @@ macro_rules! party {
     ($connection:ty, $kernel:path, $early:pat => $read:expr) => {
         impl Party for $connection {
             fn step(&mut self, exchange: &mut Exchange) -> Result<Step, Error> {
-                let Exchange { input, output, plain } = exchange;
+                let Exchange { input, shown, output, plain } = exchange;
+                let input = &mut input[..*shown];
                 let UnbufferedStatus { discard, state, .. } = self.process_tls_records(input);
                 let step = match state {
                     Err(error) => Err(error),
@@ -87,7 +120,7 @@ macro_rules! party {
                     Ok(ConnectionState::BlockedHandshake) => Ok(Step::Blocked),
                     Ok(_) => Ok(Step::Closed),
                 };
-                input.drain(..discard);
+                exchange.discard(discard);
                 match step {
                     // The server may write already, but the client has not finished.
                     Ok(Step::Done) if self.is_handshaking() => Ok(Step::Blocked),
@@ -163,6 +196,7 @@ pub(crate) async fn run<T: Transport>(
             Ok(Step::Done) => return Ok(()),
             Ok(Step::Closed) => return Err(Trouble::Closed(None)),
             Ok(Step::Blocked) if !exchange.plain.is_empty() => return Ok(()),
+            Ok(Step::Blocked) if exchange.show_next() => {}
             Ok(Step::Blocked) => {
                 flush(io, &mut exchange.output).await.map_err(closed)?;
                 if read(io, &mut exchange.input).await? == 0 {

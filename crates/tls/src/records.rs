@@ -217,23 +217,28 @@ pub(crate) fn record_len(input: &[u8]) -> Option<Result<usize, BadRecord>> {
     Some(Ok(len))
 }
 
+/// A key for tests, the same for both sides.
+#[cfg(test)]
+pub(crate) fn test_key(version: ProtocolVersion, chacha: bool, sequence: u64) -> Key {
+    use rustls::crypto::cipher::{AeadKey, Iv};
+    let (key, iv) = (AeadKey::from([3; 32]), Iv::copy(&[5; 12]));
+    let secrets = match chacha {
+        true => ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv },
+        false => ConnectionTrafficSecrets::Aes256Gcm { key, iv },
+    };
+    Key::new((sequence, secrets), version).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustls::crypto::cipher::{AeadKey, Iv};
 
     fn key(format: Format, sequence: u64) -> Key {
         let version = match format {
             Format::Tls13 => ProtocolVersion::TLSv1_3,
             _ => ProtocolVersion::TLSv1_2,
         };
-        let key = AeadKey::from([3; 32]);
-        let iv = Iv::copy(&[5; 12]);
-        let secrets = match format {
-            Format::Tls12Chacha => ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv },
-            _ => ConnectionTrafficSecrets::Aes256Gcm { key, iv },
-        };
-        Key::new((sequence, secrets), version).unwrap()
+        test_key(version, format == Format::Tls12Chacha, sequence)
     }
 
     const FORMATS: [Format; 3] = [Format::Tls13, Format::Tls12Gcm, Format::Tls12Chacha];

@@ -248,7 +248,7 @@ pub async fn accept<T: Transport>(
     first: Vec<u8>,
     choose: impl FnOnce(&ClientHello<'_>) -> Choice,
 ) -> Result<(TlsStream<T>, Session), AcceptError<T>> {
-    let mut exchange = Exchange { input: first, ..Exchange::default() };
+    let mut exchange = Exchange::new(first);
     let body = loop {
         match scan(&exchange.input) {
             Scan::Hello(body) => break body,
@@ -364,10 +364,11 @@ impl Observed {
         data: Option<&[u8]>,
     ) -> Result<(), Error> {
         let connection = self.connection.as_mut().ok_or(Error::HandshakeNotComplete)?;
-        let Exchange { input, output, .. } = exchange;
-        let UnbufferedStatus { discard, state, .. } = connection.process_tls_records(input);
-        let written = match state? {
-            ConnectionState::WriteTraffic(mut traffic) => {
+        let mut output = std::mem::take(&mut exchange.output);
+        let UnbufferedStatus { discard, state, .. } =
+            connection.process_tls_records(exchange.shown());
+        let written = match state {
+            Ok(ConnectionState::WriteTraffic(mut traffic)) => {
                 // A record, and what it is longer than its content.
                 let start = output.len();
                 output.resize(start + data.map_or(0, <[u8]>::len) + 256, 0);
@@ -379,9 +380,11 @@ impl Observed {
                 output.truncate(start + *written.as_ref().unwrap_or(&0));
                 written.map(|_| ()).map_err(|error| Error::General(error.to_string()))
             }
-            _ => Err(Error::HandshakeNotComplete),
+            Ok(_) => Err(Error::HandshakeNotComplete),
+            Err(error) => Err(error),
         };
-        input.drain(..discard);
+        exchange.output = output;
+        exchange.discard(discard);
         written
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::{
     future::poll_fn,
-    io::{Seek, SeekFrom, Write},
+    io::{Read, Seek, SeekFrom, Write},
     os::fd::AsFd,
 };
 
@@ -205,4 +205,41 @@ fn files_leave_in_records_and_end_where_they_end() {
         write(&mut ours, b"body").await.unwrap();
         assert_eq!(read(&mut theirs, 5000).await.unwrap(), b"headbody");
     });
+}
+
+#[test]
+fn keys_are_renewed_when_the_peer_asks() {
+    let (settings, root) = settings(Key::P256);
+    let server = ServerConfig::new(&settings).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificates_from_pem(root.pem().as_bytes()).unwrap().remove(0)).unwrap();
+    let config = rustls::ClientConfig::builder().with_root_certificates(roots);
+    let config = std::sync::Arc::new(config.with_no_client_auth());
+    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let asking = std::thread::spawn(move || {
+        let name = "localhost".try_into().unwrap();
+        let mut connection = rustls::ClientConnection::new(config, name).unwrap();
+        let mut stream = rustls::Stream::new(&mut connection, &mut theirs);
+        for _ in 0..5 {
+            stream.write_all(b"ask").unwrap();
+            // Ours is new from here on, and theirs is to be.
+            stream.conn.refresh_traffic_keys().unwrap();
+            stream.write_all(b"more").unwrap();
+            let mut answer = [0; 6];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"answer");
+        }
+    });
+    run(async {
+        let choose = |_: &ClientHello<'_>| Choice::Serve(server.clone());
+        let socket = forebay_rt::transport::Socket::new(ours.into());
+        let (mut stream, _) = accept(socket, Vec::new(), choose).await.unwrap();
+        for _ in 0..5 {
+            assert_eq!(read_all(&mut stream, 7, 4096).await, b"askmore");
+            write(&mut stream, b"answer").await.unwrap();
+        }
+        assert!(stream.is_idle());
+    });
+    asking.join().unwrap();
 }

@@ -914,3 +914,6 @@ impl<T: Transport> Drop for TlsStream<T> {
         let _ = poll_flush(io, &mut state.output, &mut cx, false);
     }
 }
+
+#[cfg(test)]
+mod tests;
