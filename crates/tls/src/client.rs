@@ -16,6 +16,7 @@ use rustls::{
 };
 
 use crate::{
+    certificate::KeyPair,
     error::{ConnectError, Failure},
     handshake::{self, Exchange, Party, Trouble},
     session::Session,
@@ -31,7 +32,7 @@ const SESSIONS: usize = 1024;
 #[derive(Debug)]
 pub struct ClientConfig {
     rustls: Arc<rustls::ClientConfig>,
-    verifier: Option<Verifier>,
+    verifier: Option<Arc<Verifier>>,
     buffer_bytes: usize,
 }
 
@@ -43,7 +44,7 @@ impl ClientConfig {
             kx_groups: settings.groups.0.clone(),
             ..default_provider()
         });
-        let verifier = settings.verify.as_ref().map(Verifier::new).transpose()?;
+        let verifier = settings.verify.as_ref().map(Verifier::new).transpose()?.map(Arc::new);
         let any = Arc::new(AnyServer::new(&provider));
         let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&settings.protocols.versions())
@@ -72,6 +73,19 @@ impl ClientConfig {
             verifier,
             buffer_bytes: settings.buffer_bytes,
         }))
+    }
+
+    /// The same with another certificate to show. Sessions are not resumed: they were made as somebody
+    /// else.
+    pub fn with_certificate(&self, pair: &KeyPair) -> Arc<ClientConfig> {
+        let mut config = (*self.rustls).clone();
+        config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(pair.current()));
+        config.resumption = Resumption::disabled();
+        Arc::new(ClientConfig {
+            rustls: Arc::new(config),
+            verifier: self.verifier.clone(),
+            buffer_bytes: self.buffer_bytes,
+        })
     }
 }
 

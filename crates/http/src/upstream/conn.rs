@@ -15,11 +15,14 @@ use forebay_rt::{
     transport::{Socket, Transport},
 };
 use forebay_session::upstream::keepalive::Idle;
+use forebay_tls::TlsStream;
 
 /// What a connection is spoken over.
 pub enum Stream {
     /// TCP or a unix socket.
     Plain(Socket),
+    /// TLS over it.
+    Tls(TlsStream<Socket>),
 }
 
 impl Stream {
@@ -27,16 +30,24 @@ impl Stream {
     /// something on it that nobody asked for.
     pub fn adopt(self) -> Option<Stream> {
         match self {
-            Stream::Plain(socket) => {
-                let fd = socket.into_fd()?;
-                let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
-                let mut byte = [0u8; 1];
-                match rustix::net::recv(&fd, &mut byte[..], flags) {
-                    Err(rustix::io::Errno::AGAIN) => Some(Stream::Plain(Socket::new(fd))),
-                    _ => None,
-                }
+            Stream::Plain(socket) => adopt(socket).map(Stream::Plain),
+            Stream::Tls(stream) => {
+                let (socket, state) = stream.into_parts()?;
+                let socket = adopt(socket).filter(|_| state.is_idle())?;
+                Some(Stream::Tls(TlsStream::from_parts(socket, state)))
             }
         }
+    }
+}
+
+/// Takes a socket over from another event loop, if nothing has come on it.
+fn adopt(socket: Socket) -> Option<Socket> {
+    let fd = socket.into_fd()?;
+    let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
+    let mut byte = [0u8; 1];
+    match rustix::net::recv(&fd, &mut byte[..], flags) {
+        Err(rustix::io::Errno::AGAIN) => Some(Socket::new(fd)),
+        _ => None,
     }
 }
 
@@ -54,6 +65,7 @@ macro_rules! each {
     ($self:ident, $io:ident => $call:expr) => {
         match $self {
             Stream::Plain($io) => $call,
+            Stream::Tls($io) => $call,
         }
     };
 }

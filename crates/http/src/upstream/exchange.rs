@@ -254,7 +254,7 @@ fn timings(attempt: &super::state::Attempt) -> Timings {
 }
 
 /// What stays the same from server to server.
-struct Exchange<'a, P: Protocol> {
+pub(super) struct Exchange<'a, P: Protocol> {
     protocol: &'a P,
     job: &'a P::Job,
     request: &'a [u8],
@@ -341,10 +341,11 @@ impl<P: Protocol> Exchange<'_, P> {
 
     /// What connections must have in common to be used for each other's requests.
     fn tag(&self) -> u64 {
-        match self.protocol.group(self.job).group().settings.keepalive.local {
+        let own = match self.protocol.group(self.job).group().settings.keepalive.local {
             true => self.protocol.tag(),
             false => 0,
-        }
+        };
+        own ^ self.protocol.tls(self.job).map_or(0, |(_, identity)| identity.tag)
     }
 
     async fn connect(
@@ -383,10 +384,12 @@ impl<P: Protocol> Exchange<'_, P> {
         .await;
         match connected {
             Ok(Ok(())) => {
+                let stream = match self.protocol.tls(self.job) {
+                    None => Stream::Plain(socket),
+                    Some(tls) => Box::pin(self.shake_hands(r, client, socket, tls)).await?,
+                };
                 r.upstream.with(|attempt| attempt.connect_ms = Some(attempt.elapsed_ms()));
-                let made_ms = clock::now_ms();
-                let tag = self.tag();
-                Ok(Link { stream: Stream::Plain(socket), requests: 0, made_ms, tag })
+                Ok(Link { stream, requests: 0, made_ms: clock::now_ms(), tag: self.tag() })
             }
             Ok(Err(error)) => {
                 let cause = Errno(&error);
@@ -401,7 +404,11 @@ impl<P: Protocol> Exchange<'_, P> {
     }
 
     /// Ready when there is no point in waiting any longer.
-    fn poll_given_up(&self, client: &mut dyn Client, cx: &mut Context<'_>) -> Poll<GivenUp> {
+    pub(super) fn poll_given_up(
+        &self,
+        client: &mut dyn Client,
+        cx: &mut Context<'_>,
+    ) -> Poll<GivenUp> {
         if !self.settings().ignore_client_abort && client.poll_gone(cx).is_ready() {
             return Poll::Ready(GivenUp::ClientGone);
         }

@@ -11,6 +11,7 @@
 //! body.rs       the rest of the response, as the client takes it; ahead of a slow client, in memory and
 //!               in a temporary file
 //! upgrade.rs    the tunnel after a 101
+//! tls.rs        the handshake, where TLS is spoken
 //! state.rs      $upstream_… and the error log
 //! settings.rs   the directives that all of them share, under their prefixes
 //! ```
@@ -26,11 +27,15 @@ pub mod head;
 pub mod send;
 pub mod settings;
 pub mod state;
+pub mod tls;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_session::upstream::{Group, Upstream};
+use forebay_session::{
+    ssl::client::{Client, Identity},
+    upstream::{Group, Upstream},
+};
 use forebay_wire::h1::{BadResponse, ResponseFieldId, ResponseFraming, ResponseHead};
 
 pub use exchange::run;
@@ -83,6 +88,11 @@ pub trait Protocol: Send + Sync + 'static {
 
     /// The servers.
     fn group<'a>(&'a self, job: &'a Self::Job) -> &'a GroupRef;
+
+    /// How TLS is spoken, and to whom; `None`: it is not.
+    fn tls<'a>(&'a self, _job: &'a Self::Job) -> Option<(&'a Client, &'a Identity)> {
+        None
+    }
 
     /// The name of the protocol in the error log: `http://`.
     fn scheme(&self, job: &Self::Job) -> &'static str;

@@ -10,7 +10,7 @@ use forebay_conf::{
     value::{self, Bufs},
 };
 use forebay_rt::connect::Bind;
-use forebay_session::{addr::parse_ip, var::Template};
+use forebay_session::{addr::parse_ip, ssl::client, var::Template};
 
 use crate::{
     core::{self, TempPath},
@@ -188,6 +188,7 @@ pub struct Conf {
     pub(crate) ignore_headers: Option<u32>,
     pub(crate) limit_rate: Option<u64>,
     pub(crate) force_ranges: Option<bool>,
+    pub(crate) tls: client::Settings,
 }
 
 /// A module's settings have these among them.
@@ -208,6 +209,7 @@ impl Conf {
             next_tries, next_timeout_ms, pass_headers, hide_headers, ignore_headers, limit_rate,
             force_ranges,
         );
+        self.tls.inherit(&parent.tls);
     }
 
     /// `bind address [transparent] | off`.

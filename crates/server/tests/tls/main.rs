@@ -5,6 +5,7 @@ mod configuration;
 mod handshakes;
 mod requests;
 mod sessions;
+mod upstream;
 
 use std::fs;
 use std::io::Write as _;
@@ -35,8 +36,11 @@ fn certificates() -> &'static PathBuf {
 /// A configuration with `{certs}` filled in; the inside of `http`.
 fn conf(http: &str) -> String {
     // Debian's nginx knows TLS 1.3, but does not speak it unless told.
-    let versions =
-        if http.contains("ssl_protocols") { "" } else { "ssl_protocols TLSv1.2 TLSv1.3;" };
+    let versions = if http.split_whitespace().any(|word| word == "ssl_protocols") {
+        ""
+    } else {
+        "ssl_protocols TLSv1.2 TLSv1.3;"
+    };
     let text = format!(
         "worker_processes 2; error_log {{prefix}}/error.log info; events {{ }}
         http {{ {{temp_paths}} {versions} access_log {{prefix}}/access.log; {http} }}"

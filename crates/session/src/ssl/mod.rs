@@ -7,6 +7,7 @@
 //! Invariant: after the configuration is loaded no file is opened here, but those whose names hold
 //! variables ([`dynamic`]).
 
+pub mod client;
 pub mod commands;
 pub mod dynamic;
 pub mod load;

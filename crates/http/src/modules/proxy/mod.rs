@@ -1,7 +1,8 @@
 //! `proxy_pass`: passes requests on to HTTP/1 servers (`ngx_http_proxy_module.c`).
 //!
 //! The exchange itself is [`crate::upstream`]; here is what is HTTP about it. Leaves out
-//! `proxy_cache…` and `proxy_store…`, which are refused, and `proxy_ssl_…`.
+//! `proxy_cache…` and `proxy_store…`, which are refused, and `proxy_ssl_key_log`, which open nginx does
+//! not have.
 //!
 //! DIFFERS(proxy-http11): as in nginx since 1.29.7, `proxy_http_version` is 1.1 unless it is set, and
 //! connections are kept; before, it was 1.0 and none were.
@@ -23,6 +24,7 @@ use forebay_conf::{Arity, Contexts, Error, Node, value};
 use forebay_session::{
     log::Severity,
     resolver::Resolver,
+    ssl::client::{Client as Secure, Identity},
     var::{Registry, Template},
 };
 use forebay_wire::h1::{BodyLength, FieldId, ResponseFieldId, ResponseHead, Sent, encode};
@@ -109,7 +111,7 @@ const fn refused(
 impl Module for Proxy {
     type Conf = Conf;
     const NAME: &'static str = "ngx_http_proxy_module";
-    const DIRECTIVES: &'static [Directive<Conf>] = crate::upstream_directives![
+    const DIRECTIVES: &'static [Directive<Conf>] = crate::upstream_tls_directives![
         "proxy";
         set(
             "proxy_pass",
@@ -358,6 +360,8 @@ struct Handing {
     location: Bytes,
     resolver: (Arc<Resolver>, u64),
     tag: u64,
+    /// `proxy_ssl_…`, where `https://` may be asked.
+    tls: Option<Arc<Secure>>,
 }
 
 /// What `ngx_http_proxy_hide_headers` names.
@@ -405,6 +409,10 @@ impl Handing {
                 Redirect::Rule(rule) => Some(rule.clone()),
             }));
         }
+        let tls = match &*pass {
+            Pass::Fixed { url, .. } if !url.tls => None,
+            _ => Some(upstream::tls::build(&conf.shared.tls, "proxy", b)?),
+        };
         let set: &[_] = conf.set_headers.as_ref().map_or(&[], |list| list);
         Ok(Handing {
             hidden: Hidden::new(&HIDDEN, &settings.pass_headers, &settings.hide_headers),
@@ -422,6 +430,7 @@ impl Handing {
             location,
             resolver: super::resolver::of(b),
             tag: tag(b, &pass),
+            tls,
             pass,
         })
     }
@@ -461,6 +470,8 @@ struct Job {
     own: Option<(GroupRef, Url)>,
     /// Whether it is a HEAD for the upstream.
     head: bool,
+    /// Whom TLS is spoken to, if it is.
+    identity: Option<Identity>,
 }
 
 impl Handler for Handing {
@@ -490,7 +501,12 @@ impl Protocol for Handing {
                 Some((group, url))
             }
         };
-        let mut job = Job { own, head: false };
+        let mut job = Job { own, head: false, identity: None };
+        let parts = self.parts(&job);
+        job.identity = match &self.tls {
+            Some(tls) if parts.url.tls => Some(tls.identify(r, &parts.url.host)),
+            _ => None,
+        };
         let mut scratch = Vec::new();
         job.head = request::method(r, &self.parts(&job), &mut scratch) == b"HEAD";
         Ok(job)
@@ -507,8 +523,12 @@ impl Protocol for Handing {
         }
     }
 
-    fn scheme(&self, _: &Job) -> &'static str {
-        "http://"
+    fn tls<'a>(&'a self, job: &'a Job) -> Option<(&'a Secure, &'a Identity)> {
+        Some((self.tls.as_deref()?, job.identity.as_ref()?))
+    }
+
+    fn scheme(&self, job: &Job) -> &'static str {
+        if job.identity.is_some() { "https://" } else { "http://" }
     }
 
     fn own_body(&self, r: &Request, _: &Job) -> Option<Bytes> {

@@ -56,10 +56,6 @@ pub fn parse(node: &Node, cx: &mut Cx<'_, '_>) -> Result<Pass, Error> {
     let fail = |text: String| Error::emerg(arg.span, text);
     let text = std::str::from_utf8(&arg.value).map_err(|_| fail("invalid URL".to_owned()))?;
     let (tls, rest) = scheme(text).ok_or_else(|| fail("invalid URL prefix".to_owned()))?;
-    if tls {
-        let text = "\"https://\" in \"proxy_pass\" is not supported yet";
-        return Err(fail(text.to_owned()));
-    }
     let default_port = if tls { 443 } else { 80 };
     let (target, uri) = Target::parse(rest, default_port, true)
         .map_err(|why| fail(format!("{why} in upstream \"{rest}\"")))?;
@@ -108,17 +104,16 @@ pub async fn evaluate(
     let value = template.value(r);
     let fail = |why: &str, what: &[u8]| {
         r.log_error(Severity::Error, format_args!("{why} in upstream \"{}\"", Lossy(what)));
-        500
+        500u16
     };
     let Some((tls, rest)) = std::str::from_utf8(&value).ok().and_then(scheme) else {
         let text = format_args!("invalid URL prefix in \"{}\"", Lossy(&value));
         r.log_error(Severity::Error, text);
         return Err(500);
     };
-    if tls {
-        return Err(fail("https is not supported yet", rest.as_bytes()));
-    }
-    let (target, uri) = Target::parse(rest, 80, true).map_err(|why| fail(why, rest.as_bytes()))?;
+    let default_port = if tls { 443 } else { 80 };
+    let (target, uri) =
+        Target::parse(rest, default_port, true).map_err(|why| fail(why, rest.as_bytes()))?;
     let url = url(&target, uri, tls);
     if let Some(known) = r.plan.upstreams.find(&target) {
         return Ok((GroupRef::Configured(known.clone()), url));

@@ -1,0 +1,269 @@
+//! TLS to upstreams: the directives, under the prefix of each protocol, and the handshake
+//! (`ngx_http_upstream_ssl_init_connection`, `ngx_http_upstream_ssl_handshake`).
+//!
+//! Invariant: not a byte of a request is sent before the upstream is who it should be.
+
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
+
+use forebay_conf::Error;
+use forebay_rt::transport::Socket;
+use forebay_session::{
+    log::Severity,
+    ssl::{
+        client::{Client as Secure, Identity, Settings},
+        server::Context,
+    },
+};
+use forebay_tls::ConnectError;
+
+use super::{
+    Protocol,
+    arrival::{GivenUp, given_up},
+    conn::Stream,
+    exchange::{Exchange, Failure},
+    settings::Next,
+};
+use crate::{client::Client, core, module::Builder, request::Request};
+
+/// What locations with the same settings share while the configuration loads.
+#[derive(Default)]
+struct Built(Vec<(Settings, Arc<Secure>)>);
+
+/// Builds what a location speaks TLS with; `prefix`: `proxy`, `grpc` …
+pub fn build(
+    settings: &Settings,
+    prefix: &str,
+    b: &mut Builder<'_, '_, '_>,
+) -> Result<Arc<Secure>, Error> {
+    let known = &b.cx.shared::<Built>().0;
+    if let Some((_, built)) = known.iter().find(|(known, _)| known == settings) {
+        return Ok(built.clone());
+    }
+    let span = b.level::<core::Conf>(b.location.id).map(|conf| conf.own.span);
+    let mut context = Context {
+        loader: &mut *b.cx.loader,
+        registry: &mut b.cx.registry,
+        zones: &mut b.cx.zones,
+        span: span.unwrap_or_default(),
+    };
+    let built = Arc::new(Secure::build(settings, prefix, &mut context)?);
+    b.cx.shared::<Built>().0.push((settings.clone(), built.clone()));
+    Ok(built)
+}
+
+const DOING: &str = "SSL handshaking to upstream";
+
+impl<P: Protocol> Exchange<'_, P> {
+    /// Shakes hands on a connection that was just made; the time of connecting counts on.
+    pub(super) async fn shake_hands(
+        &self,
+        r: &Request,
+        client: &mut dyn Client,
+        socket: Socket,
+        (tls, identity): (&Secure, &Identity),
+    ) -> Result<Stream, Failure> {
+        let config = tls.config(identity).map_err(|why| {
+            r.log_error(Severity::Error, format_args!("{why} while {DOING}"));
+            Failure::Final(500)
+        })?;
+        let shaken = {
+            let mut connect = pin!(forebay_tls::connect(socket, &config, &identity.name));
+            poll_fn(|cx| match connect.as_mut().poll(cx) {
+                Poll::Ready(shaken) => Poll::Ready(Ok(shaken)),
+                Poll::Pending => self.poll_given_up(client, cx).map(Err),
+            })
+            .await
+        };
+        match shaken {
+            Ok(Ok((stream, _))) => Ok(Stream::Tls(stream)),
+            Ok(Err(error)) => {
+                complain(r, &error);
+                Err(Failure::Next(Next::ERROR))
+            }
+            Err(why @ (GivenUp::ClientGone | GivenUp::TimedOut)) => Err(given_up(r, why, DOING)),
+        }
+    }
+}
+
+/// Tells why there is no connection.
+fn complain(r: &Request, error: &ConnectError) {
+    let (severity, text) = match error {
+        ConnectError::Certificate(text) => (Severity::Error, text.clone()),
+        ConnectError::Closed(cause) => {
+            let text = "peer closed connection in SSL handshake";
+            let cause = cause.as_ref().filter(|cause| cause.raw_os_error().is_some());
+            (
+                Severity::Error,
+                match cause {
+                    Some(cause) => format!("{text} ({})", forebay_conf::error::errno_text(cause)),
+                    None => text.to_owned(),
+                },
+            )
+        }
+        // nginx's NGX_ERROR_ERR: what the other side did is an error, anything else critical.
+        ConnectError::Failed(failure) => (
+            if failure.peers_fault { Severity::Error } else { Severity::Crit },
+            failure.text.clone(),
+        ),
+    };
+    r.log_error(severity, format_args!("{text} while {DOING}"));
+}
+
+/// The table of the directives about TLS and all that protocols of application servers share, for a
+/// prefix; further rows may follow. The module's settings are [`super::settings::Shared`].
+#[macro_export]
+macro_rules! upstream_tls_directives {
+    ($p:literal; $($more:expr),* $(,)?) => {
+        $crate::upstream_directives![
+            $p;
+            $crate::module::set(
+                concat!($p, "_ssl_certificate"),
+                &["file"],
+                "",
+                $crate::module::ANY,
+                forebay_conf::Arity::ONE,
+                "The certificate to show to upstreams.",
+                |c, n, _| $crate::upstream::tls::Level::set_arg(&mut c.shared().tls.certificate, n),
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_certificate_cache"),
+                &["off", "max=N [inactive=time] [valid=time]"],
+                "off",
+                $crate::module::ANY,
+                forebay_conf::Arity::between(1, 3),
+                "Keeps certificates and keys whose names hold variables.",
+                |c, n, _| {
+                    forebay_session::ssl::settings::certificate_cache(
+                        &mut c.shared().tls.certificate_cache,
+                        n,
+                    )
+                },
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_certificate_key"),
+                &["file"],
+                "",
+                $crate::module::ANY,
+                forebay_conf::Arity::ONE,
+                "The key of that certificate.",
+                |c, n, _| {
+                    $crate::upstream::tls::Level::set_arg(&mut c.shared().tls.certificate_key, n)
+                },
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_ciphers"),
+                &["ciphers"],
+                "DEFAULT",
+                $crate::module::ANY,
+                forebay_conf::Arity::ONE,
+                "The ciphers of TLS 1.2, as OpenSSL writes them.",
+                |c, n, _| $crate::upstream::tls::Level::set_arg(&mut c.shared().tls.ciphers, n),
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_conf_command"),
+                &["name value"],
+                "",
+                $crate::module::ANY,
+                forebay_conf::Arity::TWO,
+                "A configuration command of OpenSSL: those that have a meaning here.",
+                |c, n, _| c.shared().tls.conf_command(n),
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_crl"),
+                &["file"],
+                "",
+                $crate::module::ANY,
+                forebay_conf::Arity::ONE,
+                "Revoked certificates of upstreams.",
+                |c, n, _| $crate::upstream::tls::Level::set_arg(&mut c.shared().tls.crl, n),
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_name"),
+                &["name"],
+                "$proxy_host",
+                $crate::module::ANY,
+                forebay_conf::Arity::ONE,
+                "The name that the certificate of an upstream must be for, and that is sent to it.",
+                |c, n, _| $crate::upstream::tls::Level::set_arg(&mut c.shared().tls.name, n),
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_password_file"),
+                &["file"],
+                "",
+                $crate::module::ANY,
+                forebay_conf::Arity::ONE,
+                "Passwords of encrypted keys, one a line; each is tried.",
+                |c, n, cx| {
+                    forebay_session::ssl::settings::password_file(
+                        &mut c.shared().tls.passwords,
+                        n,
+                        cx.loader,
+                    )
+                },
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_protocols"),
+                &["[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]"],
+                "TLSv1.2 TLSv1.3",
+                $crate::module::ANY,
+                forebay_conf::Arity::SOME,
+                "The versions that are spoken to upstreams: 1.2 and 1.3 are all there are.",
+                |c, n, cx| c.shared().tls.protocols(n, cx.loader),
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_server_name"),
+                &["on | off"],
+                "off",
+                $crate::module::ANY,
+                forebay_conf::Arity::FLAG,
+                "Whether upstreams are told the name that is asked for (SNI).",
+                |c, n, _| forebay_conf::value::set_flag(&mut c.shared().tls.server_name, n),
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_session_reuse"),
+                &["on | off"],
+                "on",
+                $crate::module::ANY,
+                forebay_conf::Arity::FLAG,
+                "Whether sessions with upstreams are resumed.",
+                |c, n, _| forebay_conf::value::set_flag(&mut c.shared().tls.session_reuse, n),
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_trusted_certificate"),
+                &["file"],
+                "",
+                $crate::module::ANY,
+                forebay_conf::Arity::ONE,
+                "Who signs the certificates of upstreams.",
+                |c, n, _| {
+                    $crate::upstream::tls::Level::set_arg(
+                        &mut c.shared().tls.trusted_certificate,
+                        n,
+                    )
+                },
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_verify"),
+                &["on | off"],
+                "off",
+                $crate::module::ANY,
+                forebay_conf::Arity::FLAG,
+                "Whether the certificates of upstreams are verified.",
+                |c, n, _| forebay_conf::value::set_flag(&mut c.shared().tls.verify, n),
+            ),
+            $crate::module::set(
+                concat!($p, "_ssl_verify_depth"),
+                &["number"],
+                "1",
+                $crate::module::ANY,
+                forebay_conf::Arity::ONE,
+                "How many authorities may stand between a certificate and one that is trusted.",
+                |c, n, _| forebay_conf::value::set_number(&mut c.shared().tls.verify_depth, n),
+            ),
+            $($more,)*
+        ]
+    };
+}
+
+/// The settings of a level, under a name for the table.
+pub use forebay_session::ssl::client::Settings as Level;
