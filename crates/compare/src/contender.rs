@@ -11,6 +11,7 @@ use crate::rows::{self, Setting};
 
 const FILES_CONF: &str = include_str!("../../../benches/conf/nginx.conf");
 const PROXY_CONF: &str = include_str!("../../../benches/conf/proxy.conf");
+const TLS_CONF: &str = include_str!("../../../benches/conf/tls.conf");
 const BACKEND_CONF: &str = include_str!("../../../benches/conf/backend.conf");
 
 /// One of the servers.
@@ -70,6 +71,10 @@ impl Contender {
             (_, Setting::Files, _) => Running::Server(server(plan, who, FILES_CONF)?),
             (_, Setting::Proxy, Some(behind)) => {
                 let conf = PROXY_CONF.replace("{backend}", &behind.to_string());
+                Running::Server(server(plan, who, &conf)?)
+            }
+            (_, Setting::Tls | Setting::TlsRsa, _) => {
+                let conf = TLS_CONF.replace("{key}", setting.key().unwrap_or_default());
                 Running::Server(server(plan, who, &conf)?)
             }
             (_, Setting::Proxy, None) => return Err("no back end".to_owned()),

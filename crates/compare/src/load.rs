@@ -51,7 +51,8 @@ pub fn run_wrk(
     if let Some((_, path)) = &script {
         command.arg("-s").arg(path);
     }
-    command.arg(format!("http://{addr}{}", row.path));
+    let scheme = if row.setting.key().is_some() { "https" } else { "http" };
+    command.arg(format!("{scheme}://{addr}{}", row.path));
     let text = output_of(command, time)?;
     parse_wrk(&text).ok_or_else(|| format!("cannot read the output of wrk:\n{text}"))
 }
@@ -69,7 +70,7 @@ fn upload_script(row: &Row) -> io::Result<Option<(TempDir, PathBuf)>> {
 }
 
 /// Runs a load program that ends by itself after a time; what it printed.
-fn output_of(mut command: Command, time: Duration) -> Result<String, String> {
+pub fn output_of(mut command: Command, time: Duration) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command
         .stdin(Stdio::null())

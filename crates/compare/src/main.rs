@@ -11,6 +11,7 @@ mod load;
 mod measure;
 mod report;
 mod rows;
+mod tls;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,7 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     if args.list {
-        ROWS.iter().for_each(|row| println!("{:<13} {}", row.name, row.what));
+        ROWS.iter().for_each(|row| println!("{:<14} {}", row.name, row.what));
         return ExitCode::SUCCESS;
     }
     match run(&args) {
@@ -109,7 +110,7 @@ fn run(args: &Args) -> Result<bool, String> {
             }
             Err(e) => {
                 failed = true;
-                println!("{:<13} FAILED: {e}", row.name);
+                println!("{:<14} FAILED: {e}", row.name);
             }
         }
     }
@@ -142,6 +143,7 @@ fn plan(args: &Args) -> Result<Plan, String> {
         haproxy: load::find("haproxy"),
         wrk,
         h2load: load::find("h2load"),
+        openssl: load::find("openssl"),
         rounds: args.rounds,
         time: Duration::from_secs(args.seconds),
         connections: args.connections,

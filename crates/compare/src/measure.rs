@@ -1,5 +1,6 @@
 //! One row, measured: rounds in turn on all servers, which are pinned to one core, the load to another.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use nix::unistd::Pid;
 use crate::contender::{self, Contender, Who};
 use crate::load;
 use crate::rows::{Load, Row, Setting};
+use crate::tls;
 
 const WARM_UP: Duration = Duration::from_secs(1);
 /// The part of nginx's speed at which response times are compared.
@@ -69,6 +71,8 @@ pub struct Plan {
     pub wrk: PathBuf,
     /// h2load, if it is installed.
     pub h2load: Option<PathBuf>,
+    /// openssl, if it is installed.
+    pub openssl: Option<PathBuf>,
     /// Rounds per row and server.
     pub rounds: u32,
     /// Length of a round.
@@ -105,13 +109,17 @@ fn pin(thread: process::Pid, core: usize) {
 pub fn measure(plan: &Plan, row: &Row, progress: &mut dyn FnMut(u32)) -> Result<Measured, String> {
     let mut measured = Measured { row: *row, rounds: BTreeMap::new() };
     let backend = match row.setting {
-        Setting::Files => None,
+        Setting::Files | Setting::Tls | Setting::TlsRsa => None,
         Setting::Proxy => Some(contender::backend(plan)?),
     };
     let backend = backend.as_ref();
     let who = contenders(plan, row);
     match row.load {
-        Load::Requests | Load::Steady | Load::Uploads => {
+        Load::Requests
+        | Load::Steady
+        | Load::Uploads
+        | Load::Handshakes
+        | Load::Resumed => {
             let start = |who: &Who| started(plan, row, *who, backend);
             let servers: Vec<Contender> = who.iter().map(start).collect::<Result<_, _>>()?;
             let speeds = match row.load {
@@ -131,6 +139,8 @@ pub fn measure(plan: &Plan, row: &Row, progress: &mut dyn FnMut(u32)) -> Result<
                     match row.load {
                         Load::Steady => steady_round(plan, row, server, rate),
                         Load::Uploads => upload_round(row, server),
+                        Load::Handshakes => handshake_round(plan, row, server, false),
+                        Load::Resumed => handshake_round(plan, row, server, true),
                         _ => request_round(plan, row, server),
                     }
                 })?;
@@ -224,11 +234,28 @@ fn upload_round(row: &Row, server: &Contender) -> Result<Round, String> {
     Ok(Round { per_second, cost: us(last), p99_us: us(last * 99 / 100), errors: 0 })
 }
 
+fn handshake_round(
+    plan: &Plan,
+    row: &Row,
+    server: &Contender,
+    resume: bool,
+) -> Result<Round, String> {
+    let openssl = plan.openssl.as_deref().ok_or("openssl is not installed")?;
+    let processes = server.process_tree();
+    let before = process::cpu_time_ns(&processes);
+    let load = tls::run_handshakes(openssl, server.addr(), row, resume, plan.time)?;
+    let used = process::cpu_time_ns(&processes).saturating_sub(before);
+    Ok(Round::of(&load, used as f64 / 1000.0 / load.requests as f64))
+}
+
 fn memory_round(plan: &Plan, row: &Row, server: &Contender) -> Result<Round, String> {
     let addr = server.addr();
-    let open = |count| match row.load {
-        Load::Stalled => load::open_stalled(addr, row, count),
-        _ => load::open_idle(addr, row, count),
+    let open = |count| -> Result<Box<dyn Any>, String> {
+        Ok(match (row.load, row.setting.key()) {
+            (Load::Stalled, _) => Box::new(load::open_stalled(addr, row, count)?),
+            (_, Some(_)) => Box::new(tls::open_idle(addr, row, count)?),
+            (_, None) => Box::new(load::open_idle(addr, row, count)?),
+        })
     };
     let count = if row.load == Load::Stalled { plan.idle.min(STALLED) } else { plan.idle };
     // What the first requests bring in (code, buffers, caches) is not the price of a connection.
@@ -237,9 +264,9 @@ fn memory_round(plan: &Plan, row: &Row, server: &Contender) -> Result<Round, Str
     let memory = || process::pss_bytes(&processes).map_err(|e| e.to_string());
     settle(&memory)?;
     let before = memory()?;
-    let clients = open(count)?;
+    let _clients = open(count)?;
     settle(&memory)?;
-    let cost = memory()?.saturating_sub(before) as f64 / clients.len() as f64;
+    let cost = memory()?.saturating_sub(before) as f64 / count as f64;
     Ok(Round { per_second: 0.0, cost, p99_us: 0.0, errors: 0 })
 }
 

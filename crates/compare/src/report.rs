@@ -82,7 +82,7 @@ pub fn summarize(measured: &Measured) -> Summary<'_> {
 /// The head of the table.
 pub fn table_head() -> String {
     format!(
-        "{:<13} {:>22} {:>22} {:>17} {:>24}  target",
+        "{:<14} {:>22} {:>22} {:>17} {:>24}  target",
         "row",
         "requests/s n / f / h",
         "CPU µs/req n / f / h",
@@ -108,6 +108,9 @@ pub fn table_row(summary: &Summary) -> String {
     let p99 = || sides(|r| r.p99_us, 1000.0, 2);
     let (speed, cost, p99) = match row.load {
         Load::Requests => (speed(), sides(|r| r.cost, 1.0, 2), p99()),
+        Load::Handshakes | Load::Resumed => {
+            (speed(), sides(|r| r.cost, 1.0, 2), String::new())
+        }
         Load::Steady => (speed(), String::new(), p99()),
         Load::Uploads => (speed(), format!("max {}", sides(|r| r.cost, 1.0, 0)), p99()),
         Load::Idle | Load::Stalled => {
@@ -119,7 +122,7 @@ pub fn table_row(summary: &Summary) -> String {
         n => format!("  {n} ERRORS"),
     };
     format!(
-        "{:<13} {speed:>22} {cost:>22} {p99:>17} {ratio:>24}  {}{errors}",
+        "{:<14} {speed:>22} {cost:>22} {p99:>17} {ratio:>24}  {}{errors}",
         row.name,
         verdict(summary)
     )
@@ -149,7 +152,7 @@ pub fn to_json(summaries: &[Summary], about: &Value) -> Value {
 fn row_json(summary: &Summary) -> Value {
     let row = &summary.measured.row;
     let unit = match row.load {
-        Load::Requests => "cpu_us_per_request",
+        Load::Requests | Load::Handshakes | Load::Resumed => "cpu_us_per_request",
         Load::Steady => "p99_us_at_70_percent",
         Load::Uploads => "slowest_us",
         Load::Idle | Load::Stalled => "pss_bytes_per_connection",

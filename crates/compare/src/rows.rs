@@ -1,5 +1,5 @@
 //! What is measured: one entry a row, in the order of the report.
-//! Invariant: a row is a request to `benches/conf/nginx.conf` or `proxy.conf` and a target, never code.
+//! Invariant: a row is a request to `benches/conf/nginx.conf`, `proxy.conf` or `tls.conf` and a target, never code.
 
 use forebay_testkit::case::FileSpec;
 
@@ -38,6 +38,10 @@ pub enum Load {
     Stalled,
     /// Uploads of [`UPLOADS`], one after the other.
     Uploads,
+    /// Connections one after the other, each with a full handshake and a request.
+    Handshakes,
+    /// The same, with sessions resumed.
+    Resumed,
 }
 
 /// Sizes of uploads around that of the buffer (8 kB) they go through, in bytes.
@@ -50,6 +54,21 @@ pub enum Setting {
     Files,
     /// `benches/conf/proxy.conf`, in front of `backend.conf`.
     Proxy,
+    /// `benches/conf/tls.conf`, with a key on P-256.
+    Tls,
+    /// The same with an RSA key of 2048 bits.
+    TlsRsa,
+}
+
+impl Setting {
+    /// The kind of key, where there is one.
+    pub fn key(self) -> Option<&'static str> {
+        match self {
+            Setting::Files | Setting::Proxy => None,
+            Setting::Tls => Some("ec"),
+            Setting::TlsRsa => Some("rsa"),
+        }
+    }
 }
 
 /// One row.
@@ -92,6 +111,16 @@ const fn proxied(
     target: Target,
 ) -> Row {
     Row { name, what, path, headers: &[], body: 0, setting: Setting::Proxy, load, target }
+}
+
+const fn over_tls(
+    name: &'static str,
+    what: &'static str,
+    path: &'static str,
+    load: Load,
+    target: Target,
+) -> Row {
+    Row { name, what, path, headers: &[], body: 0, setting: Setting::Tls, load, target }
 }
 
 /// Every row.
@@ -212,6 +241,45 @@ pub const ROWS: &[Row] = &[
         // A delayed acknowledgement is 40 ms.
         Target::SlowestAtMost(35_000.0),
     ),
+    over_tls(
+        "tls-612",
+        "612 bytes over kept-alive TLS",
+        "/cached/612.html",
+        Load::Requests,
+        Target::CpuRatio(1.25),
+    ),
+    over_tls("tls-1m", "1 MB over TLS", "/cached/1m.html", Load::Requests, Target::CpuRatio(1.05)),
+    over_tls(
+        "handshake-p256",
+        "full handshake and request, P-256",
+        "/return",
+        Load::Handshakes,
+        Target::CpuRatio(1.2),
+    ),
+    Row {
+        setting: Setting::TlsRsa,
+        ..over_tls(
+            "handshake-rsa",
+            "full handshake and request, RSA-2048",
+            "/return",
+            Load::Handshakes,
+            Target::CpuRatio(1.0),
+        )
+    },
+    over_tls(
+        "tls-resumed",
+        "resumed handshake and request",
+        "/return",
+        Load::Resumed,
+        Target::CpuRatio(1.3),
+    ),
+    over_tls(
+        "tls-idle",
+        "memory per idle TLS connection",
+        "/return",
+        Load::Idle,
+        Target::BytesAtMost(8192.0),
+    ),
 ];
 
 /// The files that the rows ask for.
@@ -227,6 +295,7 @@ pub fn files() -> Vec<FileSpec> {
     let mut files: Vec<FileSpec> =
         texts.into_iter().map(|(name, size)| FileSpec::new(name, text(size))).collect();
     files.push(FileSpec::new("ssi.html", page(65_536)));
+    files.extend(crate::tls::files());
     files
 }
 
