@@ -12,6 +12,8 @@ mod ciphers;
 mod client;
 mod early;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod handshake;
 mod hello;
 mod key;

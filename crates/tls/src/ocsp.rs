@@ -304,6 +304,21 @@ fn is_signature(
     })
 }
 
+/// Everything that reads a response, without the signatures that a fuzzer cannot make.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    let _ = singles(data);
+    let _ = time(data);
+    if let Ok(basic) = basic_response(data) {
+        assert!(basic.data.len() < basic.signed.len());
+        let _ = singles(basic.data);
+        let mut list = Der(basic.certificates);
+        while let Some((_, content)) = list.any() {
+            let _ = Certificate::parse(content);
+        }
+    }
+}
+
 /// DER, taken apart from the front.
 struct Der<'a>(&'a [u8]);
 

@@ -218,7 +218,7 @@ pub(crate) fn record_len(input: &[u8]) -> Option<Result<usize, BadRecord>> {
 }
 
 /// A key for tests, the same for both sides.
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn test_key(version: ProtocolVersion, chacha: bool, sequence: u64) -> Key {
     use rustls::crypto::cipher::{AeadKey, Iv};
     let (key, iv) = (AeadKey::from([3; 32]), Iv::copy(&[5; 12]));
@@ -226,7 +226,7 @@ pub(crate) fn test_key(version: ProtocolVersion, chacha: bool, sequence: u64) ->
         true => ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv },
         false => ConnectionTrafficSecrets::Aes256Gcm { key, iv },
     };
-    Key::new((sequence, secrets), version).unwrap()
+    Key::new((sequence, secrets), version).expect("a cipher that is known")
 }
 
 #[cfg(test)]
