@@ -16,6 +16,7 @@ mod error;
 pub mod fuzzing;
 mod handshake;
 mod hello;
+mod hkdf;
 mod key;
 mod ocsp;
 mod records;

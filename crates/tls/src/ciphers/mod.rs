@@ -9,6 +9,7 @@ mod table;
 
 use rustls::{SupportedCipherSuite, crypto::aws_lc_rs::ALL_CIPHER_SUITES};
 
+use crate::hkdf::with_hkdf;
 use table::{Au, Enc, Kx, Mac, Min, SUITES, Suite};
 
 /// The suites of TLS 1.3, in OpenSSL's order.
@@ -99,7 +100,7 @@ impl Ciphers {
 
     pub(crate) fn suites(&self) -> Vec<SupportedCipherSuite> {
         let numbers = self.tls13.iter().chain(&self.tls12);
-        numbers.filter_map(|number| spoken(*number)).collect()
+        numbers.filter_map(|number| spoken(*number)).map(with_hkdf).collect()
     }
 }
 
