@@ -2,7 +2,8 @@
 //! and the traditional forms (`RSA PRIVATE KEY`, `EC PRIVATE KEY`, with `Proc-Type: 4,ENCRYPTED`).
 //!
 //! Answers `PEM_read_bio_PrivateKey` with `ngx_ssl_password_callback`.
-//! Leaves out PBES1 (RFC 8018 keeps it for old files only: MD5, RC2, single DES).
+
+// DIFFERS(ssl-old-keys): PBES1 (MD5 or SHA-1 with RC2 or DES), DSA and other curves are left out.
 
 use aes::cipher::{BlockDecryptMut, KeyIvInit, block_padding::Pkcs7};
 use md5::{Digest, Md5};

@@ -126,6 +126,7 @@ impl Groups {
 }
 
 /// `Ok(None)`: OpenSSL knows it, we do not.
+// DIFFERS(ssl-curves): P-521, X448, Brainpool and the finite fields are not there.
 fn group(name: &str) -> Result<Option<&'static dyn SupportedKxGroup>, ()> {
     Ok(Some(match name.to_ascii_lowercase().as_str() {
         "x25519mlkem768" => kx_group::X25519MLKEM768,
@@ -286,5 +287,42 @@ impl Default for ClientSettings {
             alpn: Vec::new(),
             buffer_bytes: 16 << 10,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_are_taken_left_out_or_refused() {
+        let names = |list: &str| {
+            Groups::parse(list).map(|(groups, warnings)| {
+                let names: Vec<_> =
+                    groups.0.iter().map(|group| group_name(group.name().into())).collect();
+                (names.join(":"), warnings.len())
+            })
+        };
+        let ok = |names: &str, warnings| Ok((names.to_owned(), warnings));
+        assert_eq!(names("auto"), ok("X25519MLKEM768:X25519:prime256v1:secp384r1", 0));
+        assert_eq!(names("prime256v1:X25519:P-256"), ok("prime256v1:X25519", 0));
+        assert_eq!(names("secp384r1:secp521r1"), ok("secp384r1", 1));
+        assert_eq!(names("?nonsense:*X25519"), ok("X25519", 0));
+        assert_eq!(names("X25519:nonsense").unwrap_err(), "unknown curve \"nonsense\"");
+        assert!(names("secp521r1").unwrap_err().starts_with("no supported curve is left"));
+        assert!(names("").is_err());
+    }
+
+    #[test]
+    fn protocols_are_taken_left_out_or_refused() {
+        let (both, warnings) = Protocols::parse(&["TLSv1.2", "TLSv1.3"]).unwrap();
+        assert_eq!((both, warnings.len()), (Protocols { tls12: true, tls13: true }, 0));
+        let old = ["SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2"];
+        let (found, warnings) = Protocols::parse(&old).unwrap();
+        assert_eq!(found, Protocols { tls12: true, tls13: false });
+        let rfcs = ["RFC 6176", "RFC 7568", "RFC 8996", "RFC 8996"];
+        assert!(warnings.iter().zip(rfcs).all(|(warning, rfc)| warning.contains(rfc)));
+        assert!(Protocols::parse(&["TLSv1"]).unwrap_err().contains("no protocol is left"));
+        assert_eq!(Protocols::parse(&["TLSv2"]).unwrap_err(), "invalid value \"TLSv2\"");
     }
 }

@@ -95,6 +95,24 @@ fn keys_are_read_however_they_are_encrypted() {
 }
 
 #[test]
+fn keys_of_old_kinds_are_refused_with_a_hint() {
+    let dir = Dir::new("old-keys");
+    let source = ["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", "k"];
+    if openssl(&dir.0, &source).is_none() {
+        return;
+    }
+    let old = ["-v1", "PBE-SHA1-3DES", "-passout", "pass:sesame", "-out", "old"];
+    openssl(&dir.0, &[&["pkcs8", "-topk8", "-in", "k"][..], &old].concat());
+    let curve = ["ecparam", "-name", "secp256k1", "-genkey", "-noout", "-out", "curve"];
+    openssl(&dir.0, &curve);
+    openssl(&dir.0, &["genpkey", "-algorithm", "X448", "-out", "other"]);
+    for (file, want) in [("old", "use PBES2"), ("curve", "use RSA"), ("other", "use RSA")] {
+        let error = PrivateKey::from_pem(&dir.read(file), &[b"sesame".to_vec()]).unwrap_err();
+        assert!(error.contains(want), "{file}: {error}");
+    }
+}
+
+#[test]
 fn what_a_certificate_says_reads_as_openssl_prints_it() {
     let dir = Dir::new("names");
     let subjects = [

@@ -7,39 +7,35 @@
 //! Invariant: bytes given to `poll_write` are sealed once; after `Pending`, or a part of them, the
 //! next call begins with the bytes that are not yet reported, as `SSL_write` has it.
 
+mod input;
+mod output;
+
 use std::{
-    cell::{Cell, RefCell},
+    cell::Cell,
     io::{self, IoSlice},
     os::fd::{BorrowedFd, RawFd},
     task::{Context, Poll, Waker, ready},
 };
 
-use forebay_rt::{pool, transport::Transport};
+use forebay_rt::transport::Transport;
 use rustls::{
     client::ClientConnectionData, kernel::KernelConnection, server::ServerConnectionData,
 };
 
+use input::Input;
+use output::{BATCH_BYTES, File, Output, Plain, Slices, poll_earlier, poll_flush, poll_seal};
+
 use crate::{
     early::{Early, Read},
-    records::{BadRecord, HEADER, Key, MAX_PLAIN, MAX_RECORD, kind, record_len},
+    records::{BadRecord, Key, MAX_PLAIN, kind},
 };
 
-/// How much plaintext is sealed for one system call.
-const BATCH_BYTES: usize = 64 << 10;
-/// Room for that in records of the largest size, and for what is sent before it.
-const SCRATCH_BYTES: usize = BATCH_BYTES + (16 << 10);
-/// With less room than that in the caller's buffer, reading goes through one of ours.
-const MIN_ROOM: usize = 2048;
 /// How many records in a row may carry nothing (OpenSSL's `MAX_EMPTY_RECORDS`,
 /// `MAX_KEY_UPDATE_MESSAGES`, `MAX_WARN_ALERT_COUNT`).
 const MAX_EMPTY: u8 = 32;
 /// The longest message that is taken after the handshake: a ticket, which has at most 64 kB in theory
 /// and 2 kB with the servers that there are.
 const MAX_MESSAGE: usize = 20 << 10;
-
-thread_local! {
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// The part of rustls that is still needed: it changes keys and stores tickets.
 pub(crate) enum Kernel {
@@ -70,54 +66,8 @@ pub struct State {
     broken: bool,
     /// A file follows: what is written now leaves with it.
     corked: Cell<bool>,
-}
-
-/// Sealed bytes that the socket has not taken.
-#[derive(Default)]
-struct Output {
-    bytes: Vec<u8>,
-    at: usize,
-    /// How many bytes of the batch the socket took before `bytes[0]`.
-    gone: usize,
-    /// How many bytes stand in the batch before its first record of data.
-    front: usize,
-    /// How much plaintext the batch holds, and how much of it the caller knows as written.
-    plain: usize,
-    reported: usize,
-    /// Never tried yet: it may leave together with what follows.
-    deferred: bool,
-}
-
-impl Output {
-    fn is_empty(&self) -> bool {
-        self.at == self.bytes.len()
-    }
-
-    /// How much of the plaintext is in records that left whole, and was not reported yet.
-    fn progress(&self, record_plain: usize, overhead: usize) -> usize {
-        let sent = (self.gone + self.at).saturating_sub(self.front);
-        let whole = match self.is_empty() {
-            true => self.plain,
-            false => (sent / (record_plain + overhead) * record_plain).min(self.plain),
-        };
-        whole - self.reported
-    }
-}
-
-/// Received bytes that the caller has not taken: opened ones in front, sealed ones behind.
-#[derive(Default)]
-struct Input {
-    bytes: Vec<u8>,
-    /// Opened: from..to; what is behind `sealed` is as it came.
-    from: usize,
-    to: usize,
-    sealed: usize,
-}
-
-impl Input {
-    fn is_empty(&self) -> bool {
-        self.from == self.to && self.sealed == self.bytes.len()
-    }
+    /// It ends with a reset: nothing more is said.
+    quiet: Cell<bool>,
 }
 
 /// What a record was for.
@@ -166,6 +116,7 @@ impl State {
             closed: false,
             broken: false,
             corked: Cell::new(false),
+            quiet: Cell::new(false),
         })
     }
 
@@ -195,22 +146,6 @@ impl State {
             && self.message.is_empty()
             && !self.peer_closed
             && !self.broken
-    }
-
-    /// Seals what leaves with the next batch.
-    fn hold(&mut self, mut plain: impl Plain, total: usize) -> io::Result<usize> {
-        let mut scratch = SCRATCH.take();
-        let sealed = seal_into(&mut scratch, self, &mut plain, total);
-        let mut bytes = match self.output.bytes.capacity() {
-            0 => pool::buffer(),
-            _ => std::mem::take(&mut self.output.bytes),
-        };
-        bytes.clear();
-        let len = sealed.as_ref().map_or(0, |sealed| sealed.len);
-        bytes.extend_from_slice(&scratch[..len]);
-        SCRATCH.set(scratch);
-        self.output = Output { bytes, front: len, deferred: true, ..Output::default() };
-        sealed.map(|sealed| sealed.plain)
     }
 
     fn fail(&mut self, error: &'static str) -> io::Error {
@@ -404,204 +339,6 @@ impl<T: Transport> TlsStream<T> {
     }
 }
 
-/// Sends all that waits.
-fn poll_flush<T: Transport>(
-    io: &mut T,
-    output: &mut Output,
-    cx: &mut Context<'_>,
-    more: bool,
-) -> Poll<io::Result<()>> {
-    output.deferred = false;
-    while output.at < output.bytes.len() {
-        let slices = [IoSlice::new(&output.bytes[output.at..])];
-        match ready!(io.poll_write(cx, &slices, more))? {
-            0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-            sent => output.at += sent,
-        }
-    }
-    Poll::Ready(Ok(()))
-}
-
-/// Sends what waits, and says how much more of the caller's bytes is written; 0: nothing waits.
-fn poll_earlier<T: Transport>(
-    io: &mut T,
-    state: &mut State,
-    offered: usize,
-    cx: &mut Context<'_>,
-    more: bool,
-) -> Poll<io::Result<usize>> {
-    let flushed = poll_flush(io, &mut state.output, cx, more)?;
-    let progress = state.output.progress(state.record_bytes, state.sealing.overhead());
-    let progress = progress.min(offered);
-    state.output.reported += progress;
-    if flushed.is_pending() {
-        return if progress > 0 { Poll::Ready(Ok(progress)) } else { Poll::Pending };
-    }
-    if state.output.reported == state.output.plain {
-        pool::recycle(std::mem::take(&mut state.output).bytes);
-    }
-    Poll::Ready(Ok(progress))
-}
-
-/// Bytes to be sealed: where they come from.
-trait Plain {
-    /// Fills the whole of `room`, or less at the end of what there is.
-    fn fill(&mut self, room: &mut [u8]) -> io::Result<usize>;
-}
-
-struct Slices<'a, 'b> {
-    slices: &'a [IoSlice<'b>],
-    at: usize,
-}
-
-impl Plain for Slices<'_, '_> {
-    fn fill(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
-        while let Some(slice) = self.slices.first()
-            && filled < room.len()
-        {
-            let rest = &slice[self.at..];
-            let len = rest.len().min(room.len() - filled);
-            room[filled..filled + len].copy_from_slice(&rest[..len]);
-            filled += len;
-            self.at += len;
-            if self.at == slice.len() {
-                (self.slices, self.at) = (&self.slices[1..], 0);
-            }
-        }
-        Ok(filled)
-    }
-}
-
-struct File<'a> {
-    fd: BorrowedFd<'a>,
-    offset: u64,
-}
-
-impl Plain for File<'_> {
-    fn fill(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
-        while filled < room.len() {
-            match rustix::io::pread(self.fd, &mut room[filled..], self.offset) {
-                Ok(0) => break,
-                Ok(read) => (filled, self.offset) = (filled + read, self.offset + read as u64),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(filled)
-    }
-}
-
-/// Seals up to `total` bytes into the thread's buffer and sends them; what the socket does not take
-/// is kept with the connection.
-fn poll_seal<T: Transport>(
-    io: &mut T,
-    state: &mut State,
-    cx: &mut Context<'_>,
-    mut plain: impl Plain,
-    total: usize,
-    more: bool,
-) -> Poll<io::Result<usize>> {
-    if state.closed || state.broken {
-        return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-    }
-    let records = total.div_ceil(state.record_bytes) as u64;
-    if state.sealing.left() <= records {
-        state.renew_sealing()?;
-    }
-    let mut scratch = SCRATCH.take();
-    let result = seal_into(&mut scratch, state, &mut plain, total)
-        .and_then(|sealed| send_sealed(io, state, cx, &scratch, sealed, more));
-    SCRATCH.set(scratch);
-    let front_only = result?;
-    if front_only == 0 {
-        // What the file lacks is the caller's to notice.
-        return Poll::Ready(Ok(0));
-    }
-    match state.output.is_empty() {
-        true => {
-            state.output = Output::default();
-            Poll::Ready(Ok(front_only))
-        }
-        false => poll_earlier(io, state, total, cx, more),
-    }
-}
-
-/// How the batch is laid out that was sealed.
-struct Sealed {
-    front: usize,
-    plain: usize,
-    len: usize,
-}
-
-fn seal_into(
-    scratch: &mut Vec<u8>,
-    state: &mut State,
-    plain: &mut impl Plain,
-    total: usize,
-) -> io::Result<Sealed> {
-    let overhead = state.sealing.overhead();
-    let front = state.output.bytes.len() - state.output.at;
-    let records = total.div_ceil(state.record_bytes);
-    let room = front + total + records * overhead;
-    if scratch.len() < room {
-        scratch.resize(room.max(SCRATCH_BYTES), 0);
-    }
-    scratch[..front].copy_from_slice(&state.output.bytes[state.output.at..]);
-    let mut at = front;
-    let mut sealed = 0;
-    while sealed < total {
-        let start = at + state.sealing.prefix();
-        let want = state.record_bytes.min(total - sealed);
-        let len = plain.fill(&mut scratch[start..start + want])?;
-        if len == 0 {
-            break;
-        }
-        let record = &mut scratch[at..at + len + overhead];
-        state.sealing.seal(kind::DATA, record).map_err(|_| state.fail("too many records"))?;
-        at += record.len();
-        sealed += len;
-        if len < want {
-            break;
-        }
-    }
-    Ok(Sealed { front, plain: sealed, len: at })
-}
-
-/// Sends the batch as far as the socket takes it at once; the plaintext in it.
-fn send_sealed<T: Transport>(
-    io: &mut T,
-    state: &mut State,
-    cx: &mut Context<'_>,
-    scratch: &[u8],
-    sealed: Sealed,
-    more: bool,
-) -> io::Result<usize> {
-    let batch = &scratch[..sealed.len];
-    let sent = match io.poll_write(cx, &[IoSlice::new(batch)], more) {
-        Poll::Ready(sent) => sent?,
-        Poll::Pending => 0,
-    };
-    let mut bytes = std::mem::take(&mut state.output.bytes);
-    bytes.clear();
-    if sent < batch.len() {
-        bytes.extend_from_slice(&batch[sent..]);
-    } else if bytes.capacity() > 0 {
-        pool::recycle(std::mem::take(&mut bytes));
-    }
-    state.output = Output {
-        bytes,
-        at: 0,
-        gone: sent,
-        front: sealed.front,
-        plain: sealed.plain,
-        reported: 0,
-        deferred: false,
-    };
-    Ok(sealed.plain)
-}
-
 impl<T: Transport> Transport for TlsStream<T> {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
         if let Some((io, early)) = self.early_parts() {
@@ -688,6 +425,9 @@ impl<T: Transport> Transport for TlsStream<T> {
     }
 
     fn reset_on_close(&self) {
+        if let Phase::Open(state) = &self.phase {
+            state.quiet.set(true);
+        }
         if let Some(io) = &self.io {
             io.reset_on_close();
         }
@@ -722,181 +462,6 @@ impl<T: Transport> Transport for TlsStream<T> {
     }
 }
 
-impl State {
-    fn poll_read<T: Transport>(
-        &mut self,
-        io: &mut T,
-        cx: &mut Context<'_>,
-        buf: &mut Vec<u8>,
-    ) -> Poll<io::Result<usize>> {
-        loop {
-            let taken = self.take(buf)?;
-            if taken > 0 {
-                return Poll::Ready(Ok(taken));
-            }
-            if self.peer_closed {
-                return Poll::Ready(Ok(0));
-            }
-            if self.broken {
-                return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
-            }
-            let room = buf.capacity() - buf.len();
-            if self.input.bytes.is_empty() && room >= MIN_ROOM {
-                match ready!(self.poll_read_through(io, cx, buf))? {
-                    Some(read) => return Poll::Ready(Ok(read)),
-                    None => continue,
-                }
-            }
-            if ready!(self.poll_fill(io, cx))? == 0 {
-                return Poll::Ready(Ok(0));
-            }
-        }
-    }
-
-    /// Receives into the caller's buffer and opens what came there. `None`: it was nothing that the
-    /// caller gets, or only a part of a record.
-    fn poll_read_through<T: Transport>(
-        &mut self,
-        io: &mut T,
-        cx: &mut Context<'_>,
-        buf: &mut Vec<u8>,
-    ) -> Poll<io::Result<Option<usize>>> {
-        let start = buf.len();
-        let read = ready!(io.poll_read(cx, buf))?;
-        if read == 0 {
-            // Without a close_notify: nginx takes it for an end like any other
-            // (SSL_OP_IGNORE_UNEXPECTED_EOF); what is framed knows whether it was cut.
-            return Poll::Ready(Ok(Some(0)));
-        }
-        let (mut from, mut to) = (start, start);
-        let mut ended = false;
-        while let Some(len) = record_len(&buf[from..]) {
-            let len = match len {
-                Ok(len) => len,
-                Err(bad) => {
-                    buf.truncate(to);
-                    return Poll::Ready(Err(self.bad_record(bad)));
-                }
-            };
-            if buf.len() - from < len {
-                break;
-            }
-            let opened = match self.open(&mut buf[from..from + len]) {
-                Ok(opened) => opened,
-                Err(error) => {
-                    buf.truncate(to);
-                    return Poll::Ready(Err(error));
-                }
-            };
-            match opened {
-                Opened::Data(at) => {
-                    buf.copy_within(from + at.start..from + at.end, to);
-                    to += at.len();
-                }
-                Opened::Nothing => {}
-                Opened::End => ended = true,
-            }
-            from += len;
-            if ended {
-                break;
-            }
-        }
-        if !ended && from < buf.len() {
-            self.keep(&buf[from..]);
-        }
-        buf.truncate(to);
-        let read = to - start;
-        Poll::Ready(Ok((read > 0 || ended).then_some(read)))
-    }
-
-    /// Keeps the beginning of a record until the rest has come.
-    fn keep(&mut self, sealed: &[u8]) {
-        let mut bytes = pool::buffer();
-        bytes.clear();
-        bytes.reserve(MAX_RECORD.max(sealed.len()));
-        bytes.extend_from_slice(sealed);
-        self.input = Input { bytes, ..Input::default() };
-    }
-
-    /// Receives more behind what is kept, up to the end of the record at most as far as there is room.
-    fn poll_fill<T: Transport>(
-        &mut self,
-        io: &mut T,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
-        let input = &mut self.input;
-        if input.bytes.capacity() == 0 {
-            input.bytes = pool::buffer();
-        }
-        if input.sealed > 0 && input.from == input.to {
-            input.bytes.drain(..input.sealed);
-            (input.from, input.to, input.sealed) = (0, 0, 0);
-        }
-        if input.bytes.capacity() < input.bytes.len() + HEADER {
-            input.bytes.reserve(MAX_RECORD);
-        }
-        if let Some(Ok(len)) = record_len(&input.bytes[input.sealed..]) {
-            let have = input.bytes.len() - input.sealed;
-            input.bytes.reserve(len.saturating_sub(have));
-        }
-        let read = io.poll_read(cx, &mut input.bytes);
-        if read.is_pending() && input.is_empty() {
-            pool::recycle(std::mem::take(input).bytes);
-        }
-        read
-    }
-
-    /// Gives the caller what is opened already, or opens the next record for it. 0: there is no whole
-    /// one.
-    fn take(&mut self, buf: &mut Vec<u8>) -> io::Result<usize> {
-        if self.input.bytes.is_empty() {
-            return Ok(0);
-        }
-        let mut taken = 0;
-        loop {
-            let input = &mut self.input;
-            let len = (input.to - input.from).min(buf.capacity() - buf.len());
-            buf.extend_from_slice(&input.bytes[input.from..input.from + len]);
-            input.from += len;
-            taken += len;
-            if input.from < input.to {
-                return Ok(taken);
-            }
-            if !self.open_next()? {
-                break;
-            }
-        }
-        if self.input.is_empty() {
-            pool::recycle(std::mem::take(&mut self.input).bytes);
-        }
-        Ok(taken)
-    }
-
-    /// Opens the next whole record of what is kept; `false`: there is none.
-    fn open_next(&mut self) -> io::Result<bool> {
-        if self.peer_closed {
-            self.input.sealed = self.input.bytes.len();
-            return Ok(false);
-        }
-        let mut input = std::mem::take(&mut self.input);
-        let next = &mut input.bytes[input.sealed..];
-        let len = match record_len(next) {
-            Some(Ok(len)) if next.len() >= len => len,
-            Some(Err(bad)) => return Err(self.bad_record(bad)),
-            _ => {
-                self.input = input;
-                return Ok(false);
-            }
-        };
-        if let Opened::Data(at) = self.open(&mut next[..len])? {
-            (input.from, input.to) = (input.sealed + at.start, input.sealed + at.end);
-        }
-        input.sealed += len;
-        self.input = input;
-        Ok(true)
-    }
-}
-
 impl<T: Transport> Drop for TlsStream<T> {
     /// As nginx does (`ngx_ssl_shutdown`), a connection that closes says so, if its socket takes it.
     fn drop(&mut self) {
@@ -905,7 +470,8 @@ impl<T: Transport> Drop for TlsStream<T> {
             let _ = early.poll_close(io, &mut cx);
         }
         let Ok((io, state)) = self.parts() else { return };
-        if state.closed || state.broken || !state.output.is_empty() && !state.output.deferred {
+        let quiet = state.quiet.get() || state.closed || state.broken;
+        if quiet || !state.output.is_empty() && !state.output.deferred {
             return;
         }
         state.closed = true;

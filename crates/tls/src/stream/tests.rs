@@ -1,5 +1,5 @@
 use super::*;
-use crate::records::test_key;
+use crate::records::{record_len, test_key};
 use rustls::ProtocolVersion;
 use std::collections::VecDeque;
 
