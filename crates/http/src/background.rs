@@ -5,18 +5,22 @@
 
 use std::sync::Arc;
 
+use forebay_session::upstream::health::Checks;
+
 use crate::plan::{LocId, Plan};
 
 /// The work that belongs to a plan; ends when dropped.
 pub struct Background {
     plan: Arc<Plan>,
+    _checks: Checks,
 }
 
 impl Background {
     /// Begins it on this thread, unless another has it already.
     pub fn start(plan: &Arc<Plan>) -> Option<Background> {
         let log = &plan.location(LocId(0)).error_log;
-        plan.upstreams.start(log).then(|| Background { plan: plan.clone() })
+        let checks = plan.upstreams.start(log)?;
+        Some(Background { plan: plan.clone(), _checks: checks })
     }
 }
 

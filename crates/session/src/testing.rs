@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 
 use forebay_conf::{
-    Diagnostics, Node, Sources,
+    Diagnostics, Loader, Node, Sources,
     files::Memory,
     parse::{ParseOptions, parse_text},
 };
@@ -75,4 +75,20 @@ pub fn nodes(text: &str) -> Vec<Node> {
     let nodes = parse_text("t", text.as_bytes(), &mut files, &options, &mut sources, &mut diags);
     assert!(diags.is_empty(), "{text}: {diags:?}");
     nodes
+}
+
+/// What a loader of no files does; nothing may be wrong.
+pub fn loading<T>(f: impl FnOnce(&mut Loader<'_>) -> T) -> T {
+    let (mut files, mut sources, mut diags) =
+        (Memory::default(), Sources::new(), Diagnostics::new());
+    let mut loader = Loader {
+        files: &mut files,
+        sources: &mut sources,
+        diags: &mut diags,
+        prefix: "/".into(),
+        conf_prefix: "/".into(),
+    };
+    let result = f(&mut loader);
+    assert!(diags.is_empty(), "{diags:?}");
+    result
 }

@@ -16,7 +16,7 @@ use super::{
     Peer, Pick, Selection,
     address::Target,
     balance::{self, Ring},
-    keepalive,
+    health, keepalive,
     peer::{State, Weights},
     queue::{Queue, QueueSettings},
     resolve::Located,
@@ -110,6 +110,10 @@ pub struct Settings {
     pub queue: Option<QueueSettings>,
     /// Which connections are kept.
     pub keepalive: keepalive::Settings,
+    /// Active health checks.
+    pub checks: Vec<Arc<health::Check>>,
+    /// What Tengine's directives about them say.
+    pub check: health::directives::Draft,
     /// Whether it may be without servers: `state` says that they come from somewhere else.
     pub may_be_empty: bool,
     /// Who is asked for the addresses of servers with `resolve`, and for how long, in milliseconds.
@@ -351,6 +355,7 @@ impl Group {
                     Some(peer) if kept => peer.clone(),
                     before => {
                         let state = before.map_or_else(Arc::<State>::default, |p| p.state.clone());
+                        state.prepare(&self.settings.checks);
                         let addr = found.addr.clone();
                         Arc::new(Peer::new(addr, server, weights, is_backup, state, shared.clone()))
                     }

@@ -22,6 +22,7 @@ pub mod address;
 mod balance;
 pub mod directives;
 mod group;
+pub mod health;
 pub mod keepalive;
 mod peer;
 mod queue;

@@ -14,6 +14,7 @@ use forebay_rt::listen::Addr;
 
 use super::{
     group::{Server, Shared},
+    health,
     select::{Outcome, Timings},
     sticky,
 };
@@ -81,6 +82,15 @@ pub(crate) struct State {
     /// Average times.
     header: Average,
     response: Average,
+    /// What the health checks know of it, one after the other.
+    pub checks: health::Memory,
+}
+
+impl State {
+    /// Makes ready for the checks of a configuration.
+    pub fn prepare(&self, checks: &[Arc<health::Check>]) {
+        self.unhealthy.store(self.checks.prepare(checks), Relaxed);
+    }
 }
 
 /// A moving average of times in milliseconds, in 1/256 ms; 0: nothing is known yet.
@@ -154,6 +164,11 @@ impl Peer {
     /// Whether all health checks find it well.
     pub fn is_healthy(&self) -> bool {
         self.state.unhealthy.load(Relaxed) == 0
+    }
+
+    /// What the health check of that number knows of it.
+    pub fn health(&self, number: usize) -> Option<health::Record> {
+        self.state.checks.of(number)
     }
 
     /// Whether it must not be asked now; `bound`: by a request that belongs to it.
@@ -279,7 +294,7 @@ impl Peer {
     }
 
     /// A health check changed its mind.
-    pub fn judge(&self, healthy: bool, now_ms: u64) {
+    pub(crate) fn judge(&self, healthy: bool, now_ms: u64) {
         if !healthy {
             self.state.unhealthy.fetch_add(1, Relaxed);
         } else if self.state.unhealthy.fetch_sub(1, Relaxed) == 1 {

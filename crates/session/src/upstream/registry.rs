@@ -10,7 +10,12 @@ use std::sync::{
 use forebay_conf::{Error, Loader, Span};
 use forebay_rt::listen::Addr;
 
-use super::{Group, Server, Settings, address::Target, resolve};
+use super::{
+    Group, Server, Settings,
+    address::Target,
+    health::{self, Check, Checks},
+    resolve,
+};
 use crate::{log::ErrorLog, resolver::Watch};
 
 /// A group while the configuration loads, and after it.
@@ -23,6 +28,8 @@ pub struct Upstream {
     target: Option<Target>,
     /// What its block says so far.
     draft: Mutex<Option<Settings>>,
+    /// Health checks that locations ask for.
+    checks: Mutex<Vec<Arc<Check>>>,
     group: OnceLock<Group>,
     /// Ends when this configuration does.
     watches: Mutex<Vec<Watch>>,
@@ -39,6 +46,18 @@ impl Upstream {
     /// What its block says so far; `None`: there is no block.
     pub fn draft(&self) -> MutexGuard<'_, Option<Settings>> {
         self.draft.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A location that passes requests here wants the servers checked.
+    pub fn add_check(&self, check: Check) {
+        self.checks.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(check));
+    }
+
+    /// The checks of the block and of locations.
+    fn all_checks(&self, settings: &Settings) -> Vec<Arc<Check>> {
+        let of_block = settings.check.finish().map(Arc::new);
+        let of_locations = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+        of_block.into_iter().chain(of_locations.iter().cloned()).collect()
     }
 
     fn is_named(&self, name: &str) -> bool {
@@ -124,6 +143,7 @@ impl Upstreams {
             span,
             target,
             draft: Mutex::new(None),
+            checks: Mutex::default(),
             group: OnceLock::new(),
             watches: Mutex::default(),
         });
@@ -139,8 +159,9 @@ impl Upstreams {
                 (None, Some(target)) => implicit(target, upstream.span, loader),
                 (None, None) => continue,
             };
-            let checked = settings.and_then(|settings| {
+            let checked = settings.and_then(|mut settings| {
                 check(&settings, upstream)?;
+                settings.checks = upstream.all_checks(&settings);
                 Ok(settings)
             });
             if let Some(settings) = loader.diags.take(checked) {
@@ -149,20 +170,20 @@ impl Upstreams {
         }
     }
 
-    /// Begins to look for servers whose addresses are looked up, in the process that serves; `false`:
-    /// it was begun already, by another thread.
-    pub fn start(&self, log: &ErrorLog) -> bool {
+    /// Begins to look for servers whose addresses are looked up, and to check on servers, on this
+    /// event-loop thread. `None`: another thread does that already.
+    pub fn start(&self, log: &ErrorLog) -> Option<Checks> {
         if self.started.swap(true, Relaxed) {
-            return false;
+            return None;
         }
         for upstream in &self.list {
             let watches = resolve::watch(upstream, log);
             *upstream.watches.lock().unwrap_or_else(PoisonError::into_inner) = watches;
         }
-        true
+        Some(health::start(self.iter(), log))
     }
 
-    /// Ends that: another configuration goes on.
+    /// Ends looking for servers: another configuration goes on.
     pub fn stop(&self) {
         for upstream in &self.list {
             upstream.watches.lock().unwrap_or_else(PoisonError::into_inner).clear();

@@ -254,11 +254,11 @@ pub(crate) fn id_of(address: &str) -> Box<str> {
 
 #[cfg(test)]
 mod tests {
-    use forebay_conf::{Diagnostics, Loader, Sources, Span, files::Memory};
+    use forebay_conf::Span;
 
     use super::*;
     use crate::{
-        testing::{Text as Request, nodes},
+        testing::{Text as Request, loading, nodes},
         upstream::{Group, Lease, Pick, Settings, directives},
         var::Registry,
         zone::Zones,
@@ -276,19 +276,10 @@ mod tests {
 
     fn group(block: &str, registry: &mut Registry<Request>) -> Group {
         let (mut settings, mut zones) = (Settings::default(), Zones::default());
-        let (mut files, mut sources, mut diags) =
-            (Memory::default(), Sources::new(), Diagnostics::new());
-        let mut loader = Loader {
-            files: &mut files,
-            sources: &mut sources,
-            diags: &mut diags,
-            prefix: "/".into(),
-            conf_prefix: "/".into(),
-        };
         for node in nodes(block) {
             match node.name() {
                 "sticky" => directives::sticky(&mut settings, &node, registry, &mut zones),
-                _ => directives::server(&mut settings, &node, &mut loader),
+                _ => loading(|loader| directives::server(&mut settings, &node, loader)),
             }
             .unwrap();
         }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 pub(crate) use hash::{Ring, hash_key, point_key};
 pub(crate) use ip_hash::ip_key;
+pub(crate) use random::random;
 
 use super::{
     Group, Lease, Method, Peer, Pick, Selection,

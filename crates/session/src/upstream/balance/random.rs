@@ -18,7 +18,7 @@ thread_local! {
 }
 
 /// A number by chance; not for secrets (xorshift64*).
-fn random() -> u64 {
+pub fn random() -> u64 {
     let mut x = SEED.get();
     x ^= x >> 12;
     x ^= x << 25;

@@ -1,0 +1,262 @@
+//! Active health checks: servers are asked at intervals, and those that do not answer rightly get no
+//! requests. In NGINX Plus's form (`health_check`, `match`) and in Tengine's (`check …`).
+//!
+//! One thread of the process asks; what it learns is in each peer's [`Memory`], for all threads.
+//!
+//! Invariant: a check never waits longer than its timeout, and never reads more than
+//! [`probe::MAX_RESPONSE`].
+
+pub mod directives;
+mod expect;
+mod probe;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_rt::listen::Addr;
+
+pub use expect::{Expect, HeaderTest, Match, Pattern, Statuses};
+pub use run::Checks;
+pub(crate) use run::start;
+
+use super::Peer;
+use crate::log::{ErrorLog, Severity};
+
+/// How the servers of a group are checked.
+#[derive(Debug)]
+pub struct Check {
+    /// Whose words it speaks.
+    pub style: Style,
+    /// What is asked.
+    pub kind: Kind,
+    /// Between two checks of a server, in milliseconds.
+    pub interval_ms: u64,
+    /// Up to so much later, by chance, in milliseconds.
+    pub jitter_ms: u64,
+    /// So many failed checks in a row make a server unhealthy.
+    pub fails: u32,
+    /// So many passed checks in a row make it healthy again.
+    pub passes: u32,
+    /// How long one check may take, in milliseconds.
+    pub timeout_ms: u64,
+    /// The port, if not the server's own.
+    pub port: Option<u16>,
+    /// Whether a server gets no requests before it has passed.
+    pub starts_down: bool,
+    /// Whether what is known of a server holds over a reload even so.
+    pub persistent: bool,
+    /// How many checks go over one connection.
+    pub keepalive_requests: u32,
+    /// How old such a connection may become, in milliseconds.
+    pub keepalive_time_ms: u64,
+}
+
+/// Whose words a check speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// NGINX Plus: `health_check`.
+    Plus,
+    /// Tengine: `check`.
+    Tengine,
+}
+
+/// What is asked of a server.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Whether it takes connections.
+    Tcp,
+    /// An HTTP request.
+    Http {
+        /// Its bytes.
+        request: Box<[u8]>,
+        /// What the response must be.
+        expect: Expect,
+    },
+    /// The beginning of a TLS handshake, and that a handshake message comes back.
+    SslHello,
+    /// The greeting of a MySQL server.
+    Mysql,
+    /// A ping in AJP/1.3, and the answer to it.
+    Ajp,
+}
+
+impl Kind {
+    /// Tengine's name for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Tcp => "tcp",
+            Kind::Http { .. } => "http",
+            Kind::SslHello => "ssl_hello",
+            Kind::Mysql => "mysql",
+            Kind::Ajp => "ajp",
+        }
+    }
+}
+
+/// What the checks of a group know of a peer, in their order.
+#[derive(Default)]
+pub(crate) struct Memory(Mutex<Vec<Record>>);
+
+/// What a check knows of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Whether it may get requests.
+    pub up: bool,
+    /// Whether it was never checked.
+    pub fresh: bool,
+    /// Checks in a row that passed.
+    pub rise: u32,
+    /// Checks in a row that failed.
+    pub fall: u32,
+    /// All checks.
+    pub checks: u64,
+    /// Of these, failed ones.
+    pub fails: u64,
+    /// How often it became unhealthy.
+    pub unhealthy: u64,
+    style: Style,
+}
+
+impl Check {
+    fn fresh(&self) -> Record {
+        Record {
+            up: !self.starts_down,
+            fresh: true,
+            rise: 0,
+            fall: 0,
+            checks: 0,
+            fails: 0,
+            unhealthy: 0,
+            style: self.style,
+        }
+    }
+
+    /// What a new configuration makes of what the old one knew.
+    fn inherited(&self, old: Option<Record>) -> Record {
+        match old {
+            // NGINX Plus: without `persistent`, what is mandatory must be passed anew.
+            Some(old) if old.style == self.style => match self.style {
+                Style::Plus if self.starts_down && !self.persistent => self.fresh(),
+                _ => old,
+            },
+            _ => self.fresh(),
+        }
+    }
+
+    /// Where a peer is asked.
+    fn address(&self, peer: &Peer) -> Addr {
+        match (&peer.addr, self.port) {
+            (Addr::Tcp(addr), Some(port)) => Addr::Tcp((addr.ip(), port).into()),
+            (addr, _) => addr.clone(),
+        }
+    }
+}
+
+impl Memory {
+    fn records(&self) -> MutexGuard<'_, Vec<Record>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for the checks of a configuration; answers how many say that the peer is down.
+    pub fn prepare(&self, checks: &[Arc<Check>]) -> u32 {
+        let mut records = self.records();
+        let old = std::mem::take(&mut *records);
+        let new = checks.iter().enumerate();
+        *records = new.map(|(n, check)| check.inherited(old.get(n).copied())).collect();
+        records.iter().filter(|record| !record.up).count() as u32
+    }
+
+    /// What a check of that number knows.
+    pub fn of(&self, number: usize) -> Option<Record> {
+        self.records().get(number).copied()
+    }
+}
+
+/// Notes how a check of a peer ended, and decides (`ngx_http_upstream_check_status_update`).
+/// `stage`: what was being done when it failed.
+fn note(check: &Check, number: usize, peer: &Peer, passed: bool, now_ms: u64) -> Option<bool> {
+    let mut records = peer.state.checks.records();
+    // Another configuration may have fewer checks.
+    let record = records.get_mut(number)?;
+    record.checks += 1;
+    let before = record.up;
+    if passed {
+        (record.rise, record.fall) = (record.rise.saturating_add(1), 0);
+        // What was never checked is up as soon as it passes.
+        let first = record.fresh && check.style == Style::Plus;
+        record.up |= first || record.rise >= check.passes;
+    } else {
+        (record.rise, record.fall) = (0, record.fall.saturating_add(1));
+        record.fails += 1;
+        if record.fall >= check.fails {
+            record.up = false;
+        }
+    }
+    record.fresh = false;
+    let up = record.up;
+    if before && !up {
+        record.unhealthy += 1;
+    }
+    drop(records);
+    if before == up {
+        return None;
+    }
+    peer.judge(up, now_ms);
+    Some(up)
+}
+
+/// What a line of the log says of a check.
+struct Story<'a> {
+    check: &'a Check,
+    group: &'a str,
+    peer: &'a str,
+}
+
+impl Story<'_> {
+    /// A server's state has changed.
+    fn changed(&self, log: &ErrorLog, up: bool, stage: &str) {
+        let (group, peer) = (self.group, self.peer);
+        match self.check.style {
+            Style::Tengine => {
+                let word = if up { "enable" } else { "disable" };
+                log.write(Severity::Error, None, format_args!("{word} check peer: {peer} "));
+            }
+            Style::Plus => {
+                let (severity, word) =
+                    if up { (Severity::Notice, "healthy") } else { (Severity::Warn, "unhealthy") };
+                let name = match &self.check.kind {
+                    Kind::Http { expect: Expect::Match(tests), .. } => &*tests.name,
+                    _ => "",
+                };
+                log.write(
+                    severity,
+                    None,
+                    format_args!(
+                        "peer is {word} while {stage}, health check \"{name}\" of peer {peer} in \
+                         upstream \"{group}\""
+                    ),
+                );
+            }
+        }
+    }
+
+    /// A check failed.
+    fn failed(&self, log: &ErrorLog, timed_out: bool) {
+        if self.check.style == Style::Plus {
+            return;
+        }
+        let (kind, peer) = (self.check.kind.name(), self.peer);
+        match timed_out {
+            true => {
+                log.write(Severity::Error, None, format_args!("check time out with peer: {peer} "))
+            }
+            false => log.write(
+                Severity::Error,
+                None,
+                format_args!("check protocol {kind} error with peer: {peer} "),
+            ),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! One check of one server: connect, ask, look at the answer.
+//!
+//! Invariant: whatever the server sends, the answer is yes or no, within the check's timeout.
+
+use std::{
+    future::poll_fn,
+    io::IoSlice,
+    task::{Context, Poll, ready},
+};
+
+use forebay_rt::{
+    clock, connect,
+    listen::Addr,
+    timer::Timer,
+    transport::{Socket, Transport},
+};
+use forebay_wire::h1::{Progress, ResponseFieldId, ResponseParser};
+
+use super::{Check, Expect, Kind};
+
+/// How much of a response is read, in bytes; NGINX Plus looks at 256 kB of a body.
+pub const MAX_RESPONSE: usize = 264 << 10;
+
+/// How much of it may be the head.
+const MAX_HEAD: usize = 8 << 10;
+
+/// Why a server is not healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What was being done, as in `peer is unhealthy while …`.
+    pub stage: &'static str,
+    /// It took too long.
+    pub timed_out: bool,
+}
+
+/// A connection that the next check may use.
+pub struct Kept {
+    socket: Socket,
+    made_ms: u64,
+    checks: u32,
+}
+
+/// How far a check is.
+enum Step {
+    Connecting,
+    Sending(usize),
+    Reading,
+}
+
+/// Asks once; a connection that may be asked again is left in `kept`.
+pub async fn ask(check: &Check, addr: &Addr, kept: &mut Option<Kept>) -> Result<(), Failure> {
+    let timer = Timer::new();
+    timer.arm(check.timeout_ms);
+    let now_ms = clock::now_ms();
+    let usable = |kept: &Kept| {
+        kept.checks < check.keepalive_requests
+            && now_ms.saturating_sub(kept.made_ms) < check.keepalive_time_ms
+    };
+    let reused = kept.take().filter(usable);
+    let was_reused = reused.is_some();
+    let first = attempt(check, addr, reused, kept, &timer).await;
+    match first {
+        // The server may have closed it meanwhile: that says nothing about its health.
+        Err(failure) if was_reused && !failure.timed_out => {
+            attempt(check, addr, None, kept, &timer).await
+        }
+        result => result,
+    }
+}
+
+async fn attempt(
+    check: &Check,
+    addr: &Addr,
+    reused: Option<Kept>,
+    kept: &mut Option<Kept>,
+    timer: &Timer,
+) -> Result<(), Failure> {
+    let refused = Failure { stage: "connecting to upstream", timed_out: false };
+    let (connection, step) = match reused {
+        Some(reused) => (reused, Step::Sending(0)),
+        None => {
+            let options = connect::Options::default();
+            let socket = connect::start(addr, &options).map_err(|_| refused)?;
+            (Kept { socket, made_ms: clock::now_ms(), checks: 0 }, Step::Connecting)
+        }
+    };
+    let request = request(&check.kind);
+    let mut exchange =
+        Exchange { check, connection, step, request: &request, reader: Reader::default() };
+    let result = poll_fn(|cx| match exchange.poll(cx) {
+        Poll::Pending => match timer.poll_expired(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(Failure { timed_out: true, ..exchange.failure() })),
+            Poll::Pending => Poll::Pending,
+        },
+        ready => ready,
+    });
+    let may_keep = result.await?;
+    if may_keep {
+        exchange.connection.checks += 1;
+        *kept = Some(exchange.connection);
+    }
+    Ok(())
+}
+
+/// What is sent first.
+fn request(kind: &Kind) -> Box<[u8]> {
+    match kind {
+        Kind::Tcp | Kind::Mysql => Box::default(),
+        Kind::Http { request, .. } => request.clone(),
+        Kind::SslHello => SSL_HELLO.into(),
+        // AJP13 §CPing: magic, length 1, code 10.
+        Kind::Ajp => b"\x12\x34\x00\x01\x0a"[..].into(),
+    }
+}
+
+/// A TLS 1.0 record with a ClientHello for TLS 1.2 that any server answers, be it with an alert:
+/// random bytes of zero, no session, two cipher suites, no compression, no extension.
+const SSL_HELLO: &[u8] = &{
+    let mut hello = [0; 52];
+    // Handshake, TLS 1.0, 47 bytes; ClientHello, 43 bytes, TLS 1.2.
+    let head = [22, 3, 1, 0, 47, 1, 0, 0, 43, 3, 3];
+    let mut at = 0;
+    while at < head.len() {
+        hello[at] = head[at];
+        at += 1;
+    }
+    // After 32 random bytes: no session id; TLS_ECDHE_RSA and TLS_ECDHE_ECDSA with AES 128 GCM.
+    let tail = [0, 0, 4, 0xc0, 0x2f, 0xc0, 0x2b, 1, 0];
+    let mut n = 0;
+    while n < tail.len() {
+        hello[43 + n] = tail[n];
+        n += 1;
+    }
+    hello
+};
+
+struct Exchange<'a> {
+    check: &'a Check,
+    connection: Kept,
+    step: Step,
+    request: &'a [u8],
+    reader: Reader,
+}
+
+impl Exchange<'_> {
+    fn failure(&self) -> Failure {
+        let stage = match self.step {
+            Step::Connecting => "connecting to upstream",
+            Step::Sending(_) => "sending request",
+            Step::Reading => "reading response",
+        };
+        Failure { stage, timed_out: false }
+    }
+
+    /// Ready: whether the connection may be used again.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Failure>> {
+        loop {
+            let failure = self.failure();
+            let socket = &mut self.connection.socket;
+            match self.step {
+                Step::Connecting => {
+                    ready!(connect::poll_connected(socket, cx)).map_err(|_| failure)?;
+                    if matches!(self.check.kind, Kind::Tcp) {
+                        return Poll::Ready(Ok(false));
+                    }
+                    self.step = Step::Sending(0);
+                }
+                Step::Sending(sent) if sent == self.request.len() => self.step = Step::Reading,
+                Step::Sending(sent) => {
+                    let rest = [IoSlice::new(&self.request[sent..])];
+                    let more = ready!(socket.poll_write(cx, &rest, false)).map_err(|_| failure)?;
+                    self.step = Step::Sending(sent + more);
+                }
+                Step::Reading => {
+                    let buf = &mut self.reader.buf;
+                    let room = (MAX_RESPONSE - buf.len()).min(READ);
+                    buf.reserve_exact(room);
+                    let read = ready!(socket.poll_read(cx, buf)).map_err(|_| failure)?;
+                    if let Some(result) = self.reader.look(&self.check.kind, read == 0) {
+                        let stage = |stage| Failure { stage, timed_out: false };
+                        return Poll::Ready(result.map_err(stage));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Bytes read at once.
+const READ: usize = 4096;
+
+/// What has come so far.
+#[derive(Default)]
+struct Reader {
+    buf: Vec<u8>,
+    parser: ResponseParser,
+    /// Where the body begins.
+    body: Option<usize>,
+}
+
+impl Reader {
+    /// The verdict, once there is one: whether the connection may be used again, or what was wrong.
+    fn look(&mut self, kind: &Kind, end: bool) -> Option<Result<bool, &'static str>> {
+        let invalid = Some(Err("reading response"));
+        let is = |mark: &[u8]| match self.buf.len() >= mark.len() {
+            true => Some(self.buf.starts_with(mark)),
+            false if end => Some(false),
+            false => None,
+        };
+        let either = |one: Option<bool>, other: Option<bool>| Some(one? || other?);
+        let simple = |right: Option<bool>| Some(right?.then_some(false).ok_or("reading response"));
+        match kind {
+            Kind::Http { expect, .. } => self.look_http(expect, end),
+            Kind::Tcp => Some(Ok(false)),
+            // A handshake, or an alert, as servers that want a newer protocol answer: there is
+            // somebody who speaks TLS.
+            Kind::SslHello => simple(either(is(&[22, 3]), is(&[21, 3]))),
+            // AJP13 §CPong.
+            Kind::Ajp => simple(is(b"\x41\x42\x00\x01\x09")),
+            // A packet: its length in three bytes, its number, and the version, or 255 for an error.
+            Kind::Mysql => match self.buf.get(4) {
+                Some(version) => {
+                    Some((*version != 0xff).then_some(false).ok_or("reading response"))
+                }
+                None if end => invalid,
+                None => None,
+            },
+        }
+    }
+
+    fn look_http(&mut self, expect: &Expect, end: bool) -> Option<Result<bool, &'static str>> {
+        while self.body.is_none() {
+            match self.parser.parse(&self.buf, MAX_HEAD) {
+                Ok(Progress::Complete { consumed }) if self.parser.head().status / 100 == 1 => {
+                    // RFC 9110 §15.2: interim responses come before the one that counts.
+                    self.buf.drain(..consumed);
+                    self.parser.reset();
+                }
+                Ok(Progress::Complete { consumed }) => self.body = Some(consumed),
+                Ok(_) if end => return Some(Err("reading response")),
+                Ok(_) => return None,
+                Err(_) => return Some(Err("reading response")),
+            }
+        }
+        let head = self.parser.head();
+        let body = &self.buf[self.body?..];
+        let length = head
+            .value(ResponseFieldId::ContentLength)
+            .and_then(|value| forebay_conf::value::number(value.of(&self.buf)));
+        let complete = length.is_some_and(|length| body.len() as u64 >= length);
+        let full = self.buf.len() >= MAX_RESPONSE;
+        if !(complete || end || full) && expect.wants_body() {
+            return None;
+        }
+        let exact = length == Some(body.len() as u64);
+        Some(expect.look(head, &self.buf, body).map(|()| exact && !end))
+    }
+}

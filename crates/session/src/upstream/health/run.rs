@@ -1,0 +1,127 @@
+//! Checks at intervals: a task for each server and check, on one thread of the process.
+//!
+//! Invariant: a server is checked by one task of each check at a time.
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    rc::Rc,
+    sync::{Arc, Weak},
+};
+
+use forebay_rt::{
+    clock,
+    task::{AbortHandle, spawn_local},
+    timer::sleep,
+};
+
+use super::{Check, Story, note, probe};
+use crate::{
+    log::ErrorLog,
+    upstream::{Peer, Upstream},
+};
+
+/// Checks under way; they end when this is dropped.
+pub struct Checks {
+    drivers: Vec<AbortHandle>,
+    running: Running,
+}
+
+/// The tasks by peer and number of the check.
+type Running = Rc<RefCell<HashMap<(u64, usize), AbortHandle>>>;
+
+impl Drop for Checks {
+    fn drop(&mut self) {
+        self.drivers.iter().for_each(AbortHandle::abort);
+        self.running.borrow().values().for_each(AbortHandle::abort);
+    }
+}
+
+/// Begins to check, on an event-loop thread.
+pub fn start<'a>(upstreams: impl Iterator<Item = &'a Arc<Upstream>>, log: &ErrorLog) -> Checks {
+    let running = Running::default();
+    let mut drivers = Vec::new();
+    for upstream in upstreams {
+        let group = upstream.group();
+        if group.settings.checks.is_empty() {
+            continue;
+        }
+        reconcile(upstream, &running, log);
+        if group.settings.servers.iter().any(|server| server.resolve) {
+            let driver = drive(Arc::downgrade(upstream), running.clone(), log.clone());
+            drivers.push(spawn_local(driver));
+        }
+    }
+    Checks { drivers, running }
+}
+
+/// How often new addresses of servers are looked for, in milliseconds.
+const LOOK_MS: u64 = 1000;
+
+/// Follows a group whose servers come and go.
+async fn drive(upstream: Weak<Upstream>, running: Running, log: ErrorLog) {
+    loop {
+        sleep(LOOK_MS).await;
+        let Some(upstream) = upstream.upgrade() else { return };
+        reconcile(&upstream, &running, &log);
+    }
+}
+
+/// Starts what is to be checked and is not yet.
+fn reconcile(upstream: &Arc<Upstream>, running: &Running, log: &ErrorLog) {
+    let group = upstream.group();
+    for peer in group.peers() {
+        for (number, check) in group.settings.checks.iter().enumerate() {
+            if peer.weights.down {
+                continue;
+            }
+            running.borrow_mut().entry((peer.id, number)).or_insert_with(|| {
+                let watched = Watched {
+                    upstream: Arc::downgrade(upstream),
+                    peer: peer.clone(),
+                    check: check.clone(),
+                    number,
+                };
+                spawn_local(watch(watched, running.clone(), log.clone()))
+            });
+        }
+    }
+}
+
+struct Watched {
+    upstream: Weak<Upstream>,
+    peer: Arc<Peer>,
+    check: Arc<Check>,
+    number: usize,
+}
+
+async fn watch(watched: Watched, running: Running, log: ErrorLog) {
+    let Watched { upstream, peer, check, number } = &watched;
+    let mut kept = None;
+    sleep(chance(check.jitter_ms)).await;
+    loop {
+        let result = probe::ask(check, &check.address(peer), &mut kept).await;
+        let Some(upstream) = upstream.upgrade() else { return };
+        let group = upstream.group();
+        if group.peers().iter().all(|now| now.id != peer.id) {
+            // Its name has another address by now.
+            running.borrow_mut().remove(&(peer.id, *number));
+            return;
+        }
+        let story = Story { check, group: &group.name, peer: &peer.name };
+        if let Err(failure) = result {
+            story.failed(&log, failure.timed_out);
+        }
+        let stage = result.err().map_or("checking", |failure| failure.stage);
+        if let Some(up) = note(check, *number, peer, result.is_ok(), clock::now_ms()) {
+            story.changed(&log, up, stage);
+        }
+        drop(upstream);
+        sleep(check.interval_ms + chance(check.jitter_ms)).await;
+    }
+}
+
+/// A time below a limit, by chance.
+fn chance(limit_ms: u64) -> u64 {
+    if limit_ms == 0 { 0 } else { crate::upstream::balance::random() % limit_ms }
+}
