@@ -8,9 +8,15 @@
 use std::any::{Any, TypeId};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use forebay_conf::{Arity, Contexts, Error, Loader, Node, Spec};
-use forebay_session::{log::LogSet, upstream::Upstreams, var::Registry, zone::Zones};
+use forebay_session::{
+    log::LogSet,
+    upstream::{Upstream, Upstreams},
+    var::Registry,
+    zone::Zones,
+};
 
 use crate::{
     coding::{Coding, StaticCoding},
@@ -289,10 +295,25 @@ impl Builder<'_, '_, '_> {
         self.location.settings.push(Box::new(setting));
     }
 
+    /// Says where this level passes requests, for those who check on servers.
+    pub fn passes_to(&mut self, to: PassesTo) {
+        self.keep(to);
+    }
+
     /// Adds a log writer.
     pub fn log(&mut self, logger: impl Logger + 'static) {
         self.location.loggers.push(Box::new(logger));
     }
+}
+
+/// Where a level passes requests.
+pub struct PassesTo {
+    /// The servers.
+    pub upstream: Arc<Upstream>,
+    /// Whether over TLS.
+    pub tls: bool,
+    /// How long they may take to answer, in milliseconds.
+    pub read_timeout_ms: u64,
 }
 
 /// A module with its types erased, for the loader's list.

@@ -13,6 +13,7 @@ mod brotli;
 mod brotli_static;
 mod browser;
 mod charset;
+mod check;
 mod coding;
 mod dav;
 mod empty_gif;
@@ -24,6 +25,7 @@ mod gunzip;
 pub mod gzip;
 mod gzip_static;
 mod headers;
+mod health_check;
 mod index;
 mod limit_conn;
 mod limit_req;
@@ -85,6 +87,8 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<mirror::Mirror>(),
         // Content, in the order of asking.
         entry::<proxy::Proxy>(),
+        entry::<health_check::HealthCheck>(),
+        entry::<check::Check>(),
         entry::<random_index::RandomIndex>(),
         entry::<index::Index>(),
         entry::<autoindex::Autoindex>(),

@@ -77,6 +77,7 @@ impl Upstream {
 #[derive(Default)]
 pub struct Upstreams {
     list: Vec<Arc<Upstream>>,
+    block: Option<Arc<Upstream>>,
     started: AtomicBool,
 }
 
@@ -122,6 +123,7 @@ impl Upstreams {
         let Some(found) = self.list.iter().find(|known| known.is_named(name)).cloned() else {
             let upstream = self.add(name, None, span);
             *upstream.draft() = Some(Settings::default());
+            self.block = Some(upstream.clone());
             return Ok(upstream);
         };
         if found.draft().is_some() {
@@ -134,7 +136,13 @@ impl Upstreams {
             return Err(Error::emerg(span, text));
         }
         *found.draft() = Some(Settings::default());
+        self.block = Some(found.clone());
         Ok(found)
+    }
+
+    /// The block that is being read, or was read last.
+    pub fn block(&self) -> Option<&Arc<Upstream>> {
+        self.block.as_ref()
     }
 
     fn add(&mut self, name: &str, target: Option<Target>, span: Span) -> Arc<Upstream> {

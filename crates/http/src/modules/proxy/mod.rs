@@ -39,7 +39,7 @@ use crate::{
     client::Client,
     core,
     handler::{Flow, Handler},
-    module::{self, ANY, Builder, Cx, Directive, Module, set},
+    module::{self, ANY, Builder, Cx, Directive, Module, PassesTo, set},
     plan::Kind,
     request::Request,
     upstream::{
@@ -279,6 +279,13 @@ impl Module for Proxy {
         let pass = conf.pass.clone().or_else(|| if inner { outer() } else { None });
         let Some(pass) = pass else { return Ok(()) };
         let handler = Handing::new(conf, pass, b)?;
+        if let Pass::Fixed { group: GroupRef::Configured(upstream), url, .. } = &*handler.pass {
+            b.passes_to(PassesTo {
+                upstream: upstream.clone(),
+                tls: url.tls,
+                read_timeout_ms: handler.settings.read_timeout_ms,
+            });
+        }
         if let Kind::Prefix { .. } = kind
             && b.location.name.ends_with(b"/")
         {

@@ -1,0 +1,182 @@
+//! Active health checks in NGINX Plus's form (`ngx_http_upstream_hc_module`); the checks themselves are
+//! in [`forebay_session::upstream::health`].
+//!
+//! Leaves out: `type=grpc`, `require` in `match`, checks over TLS; all are refused.
+//!
+//! DIFFERS(health-check-without-zone): NGINX Plus wants a `zone` for a group that is checked; here all
+//! threads share a group anyway.
+//!
+//! Invariant: nothing runs for a request here.
+
+use std::{collections::HashMap, sync::Arc};
+
+use forebay_conf::{Arity, Contexts, Error, Node};
+use forebay_session::upstream::health::{
+    Match,
+    directives::{self, HealthCheck as Parameters},
+};
+
+use crate::module::{self, Builder, Cx, Directive, Module, PassesTo, set};
+
+/// `ngx_http_upstream_hc_module`.
+pub struct HealthCheck;
+
+/// The checks of one location.
+#[derive(Default)]
+pub struct Conf {
+    checks: Vec<(Parameters, forebay_conf::Span)>,
+}
+
+impl module::Conf for Conf {
+    fn inherit(&mut self, _: &Self) {}
+}
+
+/// All `match` blocks.
+#[derive(Default)]
+struct Matches(HashMap<Box<str>, Arc<Match>>);
+
+impl Module for HealthCheck {
+    type Conf = Conf;
+    const NAME: &'static str = "ngx_http_upstream_hc_module";
+    const DIRECTIVES: &'static [Directive<Conf>] = &[
+        set(
+            "health_check",
+            &["[parameters]"],
+            "",
+            Contexts::LOCATION,
+            Arity::ANY,
+            "Checks on the servers that this location passes requests to: interval=, jitter=, \
+             fails=, passes=, uri=, mandatory, persistent, match=, port=, keepalive_time=.",
+            |c, n, _| {
+                c.checks.push((directives::health_check(n)?, n.span));
+                Ok(())
+            },
+        ),
+        set(
+            "match",
+            &["name"],
+            "",
+            Contexts::HTTP,
+            Arity::BLOCK_ONE,
+            "What the response to a health check must be: status, header, body.",
+            match_block,
+        ),
+    ];
+
+    fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        for (parameters, span) in &conf.checks {
+            let Some(to) = b.location.setting::<PassesTo>() else {
+                let text = "\"health_check\" directive needs a \"proxy_pass\" without variables \
+                            in the same location";
+                return Err(Error::emerg(*span, text));
+            };
+            if to.tls {
+                let text = "\"health_check\" directive over \"https://\" is not supported yet";
+                return Err(Error::emerg(*span, text));
+            }
+            let tests = match &parameters.tests {
+                None => None,
+                Some(arg) => {
+                    let known = b.cx.shared::<Matches>().0.get(&*arg.lossy()).cloned();
+                    let fail = || {
+                        let text = format!("match block \"{}\" is not found", arg.lossy());
+                        Error::emerg(arg.span, text)
+                    };
+                    Some(known.ok_or_else(fail)?)
+                }
+            };
+            let check = parameters.finish(&to.upstream.name, tests, to.read_timeout_ms);
+            to.upstream.add_check(check);
+        }
+        Ok(())
+    }
+}
+
+fn match_block(_: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
+    let tests = directives::match_block(node)?;
+    let name = tests.name.clone();
+    match cx.shared::<Matches>().0.insert(name.clone(), Arc::new(tests)) {
+        None => Ok(()),
+        Some(_) => Err(Error::emerg(node.span, format!("duplicate match \"{name}\""))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_session::upstream::health::{Check, Expect, Kind};
+
+    use crate::testing;
+
+    fn conf(http: &str, location: &str) -> String {
+        format!(
+            "{http} upstream u {{ server 127.0.0.1:1; }} \
+             server {{ listen 127.0.0.1:1; location / {{ {location} }} }}"
+        )
+    }
+
+    fn shown(check: &Check) -> String {
+        let (request, name) = match &check.kind {
+            Kind::Http { request, expect: Expect::Match(tests) } => {
+                (String::from_utf8_lossy(request), tests.name.clone())
+            }
+            other => panic!("{other:?}"),
+        };
+        let line = request.lines().next().unwrap();
+        format!(
+            "{line} {name} {}+{} {}/{} {:?} {} {} {}",
+            check.interval_ms,
+            check.jitter_ms,
+            check.fails,
+            check.passes,
+            check.port,
+            check.timeout_ms,
+            check.starts_down,
+            check.persistent
+        )
+    }
+
+    #[test]
+    fn a_location_has_its_servers_checked() {
+        let tests = "match ok { status 200; }";
+        let pass = "proxy_pass http://u; proxy_read_timeout 3s;";
+        let plain = "GET / HTTP/1.0  5000+0 1/1 None 3000 false false";
+        let all =
+            "interval=2s jitter=1s fails=3 passes=2 uri=/x mandatory persistent match=ok port=81";
+        let cases = [
+            ("health_check;".to_owned(), vec![plain]),
+            (
+                format!("health_check; health_check {all};"),
+                vec![plain, "GET /x HTTP/1.0 ok 2000+1000 3/2 Some(81) 3000 true true"],
+            ),
+        ];
+        for (directives, want) in cases {
+            let text = conf(tests, &format!("{directives} {pass}"));
+            let plan = testing::plan(&text).expect("it must load");
+            let upstream = plan.upstreams.iter().find(|u| &*u.name == "u").unwrap();
+            let checks = &upstream.group().settings.checks;
+            assert_eq!(checks.iter().map(|c| shown(c)).collect::<Vec<_>>(), want);
+        }
+    }
+
+    #[test]
+    fn wrong_directives_are_told() {
+        let pass = "proxy_pass http://u;";
+        let cases = [
+            ("", "health_check;", "needs a \"proxy_pass\""),
+            ("", "health_check; proxy_pass http://$host;", "needs a \"proxy_pass\""),
+            ("", "health_check match=x;", "match block \"x\" is not found"),
+            ("", "health_check fails=0;", "invalid parameter \"fails=0\""),
+            ("", "health_check uri=x;", "invalid parameter \"uri=x\""),
+            ("", "health_check persistent;", "\"persistent\" requires \"mandatory\""),
+            ("", "health_check type=grpc;", "\"type=grpc\" in \"health_check\" directive"),
+            ("match a { } match a { }", "", "duplicate match \"a\""),
+            ("match a { status x; }", "", "invalid status \"x\""),
+            ("match a { body ~ \"(\"; }", "", "pcre2_compile() failed"),
+        ];
+        for (http, location, want) in cases {
+            let pass = if want.starts_with("needs") { "" } else { pass };
+            let error = testing::conf_error(&conf(http, &format!("{location} {pass}")));
+            assert!(error.contains(want), "{http} {location}: {error}");
+        }
+    }
+}
