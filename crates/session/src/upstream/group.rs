@@ -228,7 +228,9 @@ impl Group {
     pub fn resolved(name: &str, addrs: &[Addr]) -> Group {
         let server = |addr: &Addr| Server::new(Target::of(addr.clone()), Span::default());
         let servers = addrs.iter().map(server).collect();
-        Group::new(name, Settings { servers, ..Settings::default() })
+        // The group ends with the request: nobody would find what it kept.
+        let keepalive = keepalive::Settings { connections: 0, ..Default::default() };
+        Group::new(name, Settings { servers, keepalive, ..Settings::default() })
     }
 
     /// Begins a request: reads what the group's method wants to know about it. `client`: its address;

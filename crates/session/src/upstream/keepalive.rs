@@ -106,7 +106,7 @@ pub struct Pool<C: Idle>(Arc<Inner<C>>);
 
 struct Inner<C> {
     /// One for each thread, made when it first keeps a connection.
-    shards: Box<[OnceLock<Shard<C>>]>,
+    shards: Box<[OnceLock<Box<Shard<C>>>]>,
     /// Idle connections in all shards.
     idle: AtomicUsize,
     misses: AtomicU64,
@@ -228,7 +228,7 @@ impl<C: Idle> Pool<C> {
         }
         let thread = thread();
         let index = thread % SHARDS;
-        let shard = self.0.shards[index].get_or_init(Shard::default);
+        let shard = self.0.shards[index].get_or_init(Box::default);
         if kept.requests >= settings.requests || too_old {
             lock(shard).counts.expired += 1;
             return;
@@ -263,13 +263,6 @@ impl<C: Idle> Pool<C> {
         }
     }
 
-    /// Closes all idle connections to an address: its server is gone.
-    pub fn forget(&self, addr: &Addr) {
-        for shard in self.0.shards.iter().filter_map(OnceLock::get) {
-            self.0.remove(shard, |item| item.addr == *addr, |counts| &mut counts.evicted);
-        }
-    }
-
     /// How many connections are idle.
     pub fn idle(&self) -> usize {
         self.0.idle.load(Relaxed)
@@ -278,7 +271,7 @@ impl<C: Idle> Pool<C> {
     /// What became of connections so far.
     pub fn counts(&self) -> Counts {
         let misses = self.0.misses.load(Relaxed);
-        let shards = self.0.shards.iter().filter_map(OnceLock::get);
+        let shards = self.0.made();
         shards
             .map(|shard| lock(shard).counts)
             .fold(Counts { misses, ..Counts::default() }, Counts::plus)
@@ -316,6 +309,11 @@ impl<C: Idle> Item<C> {
 }
 
 impl<C> Inner<C> {
+    /// The shards that there are.
+    fn made(&self) -> impl Iterator<Item = &Shard<C>> {
+        self.shards.iter().filter_map(|shard| shard.get().map(|shard| &**shard))
+    }
+
     /// Connections have left a shard.
     fn left(&self, shard: &Shard<C>, keeping: &Keeping<C>, count: usize) {
         shard.len.store(keeping.items.len(), Relaxed);
@@ -324,7 +322,7 @@ impl<C> Inner<C> {
 
     /// Closes the connection that was not used for longest.
     fn evict(&self) {
-        let shards = self.shards.iter().filter_map(OnceLock::get);
+        let shards = self.made();
         let oldest = shards
             .filter_map(|shard| Some((lock(shard).items.front()?.since_ms, shard)))
             .min_by_key(|(since_ms, _)| *since_ms);
@@ -364,7 +362,7 @@ impl<C> Inner<C> {
 impl<C> Drop for Inner<C> {
     fn drop(&mut self) {
         // The tasks that watch find nothing to watch, and end.
-        for shard in self.shards.iter().filter_map(OnceLock::get) {
+        for shard in self.made() {
             if let Watcher::Waits(waker) =
                 std::mem::replace(&mut lock(shard).watcher, Watcher::None)
             {
@@ -567,15 +565,6 @@ mod tests {
         pool.keep(&settings, &peer, kept, 3);
         assert!(!pool.take(&peer, 0, 4).unwrap().stolen, "it is this thread's now");
         assert_eq!((pool.counts().stolen, pool.counts().hits), (1, 1));
-    }
-
-    #[test]
-    fn a_server_that_is_gone_is_forgotten() {
-        let (pool, settings) = (Pool::default(), settings(9));
-        let (one, two) = (peer(1), peer(2));
-        let fakes = [(&one, 1), (&two, 2)].map(|(p, ms)| keep(&pool, &settings, p, ms));
-        pool.forget(&one.addr);
-        assert_eq!(fakes.map(|fake| fake.is_open()), [false, true]);
     }
 
     async fn until(done: impl Fn() -> bool) {

@@ -1,0 +1,233 @@
+//! Groups of servers, from outside: health checks, names that change, and what a reload keeps.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use forebay_testkit::{
+    Kind, Server, Signal,
+    dns::{A, DnsServer, Record, Reply},
+    raw::Client,
+    wait_for,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A server that answers with its name; `/health` with 200 while it is well, else with 500.
+struct Backend {
+    addr: SocketAddr,
+    well: Arc<AtomicBool>,
+    connections: Arc<AtomicUsize>,
+}
+
+fn backend(at: &str, name: &'static str) -> Backend {
+    let listener = TcpListener::bind(at).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let well = Arc::new(AtomicBool::new(true));
+    let connections = Arc::<AtomicUsize>::default();
+    let (is_well, count) = (well.clone(), connections.clone());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let (is_well, count) = (is_well.clone(), count.clone());
+            std::thread::spawn(move || {
+                let mut head = Vec::new();
+                let mut buf = [0; 1024];
+                let mut counted = false;
+                while let Ok(read @ 1..) = stream.read(&mut buf) {
+                    head.extend_from_slice(&buf[..read]);
+                    if !head.ends_with(b"\r\n\r\n") {
+                        continue;
+                    }
+                    let checked = head.starts_with(b"GET /health");
+                    if !checked && !std::mem::replace(&mut counted, true) {
+                        count.fetch_add(1, SeqCst);
+                    }
+                    head.clear();
+                    let status =
+                        if checked && !is_well.load(SeqCst) { "500 Ill" } else { "200 OK" };
+                    let length = name.len();
+                    let answer =
+                        format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{name}");
+                    if stream.write_all(answer.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    Backend { addr, well, connections }
+}
+
+fn conf(http: &str, location: &str) -> String {
+    format!(
+        "worker_processes 2;
+        error_log {{prefix}}/error.log notice;
+        events {{ }}
+        http {{
+            {{temp_paths}}
+            {http}
+            server {{
+                listen 127.0.0.1:{{port}};
+                location / {{ {location} }}
+                location /status {{ check_status csv; }}
+            }}
+        }}"
+    )
+}
+
+fn start(text: &str) -> Server {
+    Server::builder(Kind::Forebay, text).binary(env!("CARGO_BIN_EXE_forebay")).start().unwrap()
+}
+
+fn get(server: &Server, target: &str) -> String {
+    let mut client = Client::connect(server.addr()).unwrap();
+    client.send(format!("GET {target} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes()).unwrap();
+    let response = client.read_response(false).unwrap();
+    match response.status {
+        200 => String::from_utf8_lossy(&response.body).into_owned(),
+        status => status.to_string(),
+    }
+}
+
+/// Who answers eight requests, each once, in order of name.
+fn who(server: &Server) -> String {
+    let mut all: Vec<_> = (0..8).map(|_| get(server, "/")).collect();
+    all.sort();
+    all.dedup();
+    all.join(" ")
+}
+
+fn until(server: &Server, want: &str) {
+    let got = || who(server) == want;
+    assert!(wait_for(got, LIMIT), "{} and not {want}: {}", who(server), server.error_log());
+}
+
+#[test]
+fn a_server_that_is_not_well_gets_no_requests() {
+    let (a, b) = (backend("127.0.0.1:0", "a"), backend("127.0.0.1:0", "b"));
+    let group = format!("upstream u {{ server {}; server {}; }}", a.addr, b.addr);
+    let check = "proxy_pass http://u; health_check interval=50ms uri=/health;";
+    let server = start(&conf(&group, check));
+    until(&server, "a b");
+    b.well.store(false, SeqCst);
+    until(&server, "a");
+    let told = format!(
+        "peer is unhealthy while checking status code, health check \"\" of peer {} in upstream \"u\"",
+        b.addr
+    );
+    assert!(server.error_log().contains(&told), "{}", server.error_log());
+    // A reload knows.
+    server.rewrite_conf(&conf(&group, &format!("{check} add_header X y;"))).unwrap();
+    server.signal(Signal::SIGHUP);
+    assert!((0..4).all(|_| who(&server) == "a"));
+    b.well.store(true, SeqCst);
+    until(&server, "a b");
+    a.well.store(false, SeqCst);
+    b.well.store(false, SeqCst);
+    until(&server, "502");
+    assert!(server.error_log().contains("no live upstreams while connecting to upstream"));
+}
+
+#[test]
+fn a_server_must_pass_before_it_gets_requests() {
+    let (a, b) = (backend("127.0.0.1:0", "a"), backend("127.0.0.1:0", "b"));
+    b.well.store(false, SeqCst);
+    let group = format!(
+        "upstream u {{ server {}; server {}; check interval=50 rise=1 fall=1 type=http; \
+         check_http_send \"GET /health HTTP/1.0\\r\\n\\r\\n\"; }}",
+        a.addr, b.addr
+    );
+    let server = start(&conf(&group, "proxy_pass http://u;"));
+    until(&server, "a");
+    let page = get(&server, "/status");
+    let rows: Vec<&str> = page.lines().collect();
+    assert!(rows[0].starts_with(&format!("0,u,{},up,", a.addr)), "{page}");
+    assert!(rows[1].starts_with(&format!("1,u,{},down,0,", b.addr)), "{page}");
+    b.well.store(true, SeqCst);
+    until(&server, "a b");
+    assert!(server.error_log().contains(&format!("enable check peer: {} ", b.addr)));
+}
+
+#[test]
+fn kept_connections_and_failures_survive_a_reload() {
+    let a = backend("127.0.0.1:0", "a");
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let group = format!(
+        "upstream u {{ server {}; keepalive 4; }} \
+         upstream v {{ server {dead} weight=9 fail_timeout=1h; server {}; keepalive 0; }}",
+        a.addr, a.addr
+    );
+    let location = |n: u32| {
+        format!(
+            "proxy_http_version 1.1; proxy_set_header Connection \"\"; add_header X {n}; \
+             if ($arg_v) {{ proxy_pass http://v; }} proxy_pass http://u;"
+        )
+    };
+    // One thread: it has kept a connection before it hears of the next request.
+    let conf = |n| conf(&group, &location(n)).replace("worker_processes 2", "worker_processes 1");
+    let server = start(&conf(1));
+    assert!((0..4).all(|_| get(&server, "/") == "a"));
+    assert_eq!(a.connections.load(SeqCst), 1);
+    assert!((0..4).all(|_| get(&server, "/?v=1") == "a"));
+    let refused = || server.error_log().matches("connect() failed (111").count();
+    assert_eq!(refused(), 1, "{}", server.error_log());
+    let before = a.connections.load(SeqCst);
+    server.rewrite_conf(&conf(2)).unwrap();
+    server.signal(Signal::SIGHUP);
+    let is_new = || {
+        let mut client = Client::connect(server.addr()).unwrap();
+        client.send(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+        client.read_response(false).unwrap().header("X") == Some(b"2")
+    };
+    assert!(wait_for(is_new, LIMIT));
+    assert!((0..4).all(|_| get(&server, "/") == "a"));
+    assert_eq!(a.connections.load(SeqCst), before);
+    assert!((0..4).all(|_| get(&server, "/?v=1") == "a"));
+    assert_eq!(refused(), 1, "{}", server.error_log());
+}
+
+#[test]
+fn threads_use_each_other_s_connections() {
+    let a = backend("127.0.0.1:0", "a");
+    let group = format!("upstream u {{ server {}; keepalive 4; }}", a.addr);
+    let location = "proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_pass http://u;";
+    let server = start(&conf(&group, location));
+    assert!((0..40).all(|_| get(&server, "/") == "a"));
+    // A request may come before the connection of the one before is kept.
+    assert!(a.connections.load(SeqCst) <= 4, "{}", a.connections.load(SeqCst));
+}
+
+#[test]
+fn a_name_is_followed_and_one_that_does_not_resolve_stops_nobody() {
+    let a = backend("127.0.0.1:0", "a");
+    let b = backend(&format!("127.0.0.2:{}", a.addr.port()), "b");
+    let moved = Arc::new(AtomicBool::new(false));
+    let has_moved = moved.clone();
+    let dns = DnsServer::start(move |query| {
+        let ip = if has_moved.load(SeqCst) { "127.0.0.2" } else { "127.0.0.1" };
+        match (&*query.name, query.kind) {
+            ("back.test", A) => vec![Reply::records(query, &[Record::addr("back.test", 1, ip)])],
+            ("back.test", _) => vec![Reply::records(query, &[])],
+            _ => vec![Reply::code(query, 3)],
+        }
+    });
+    let group = format!(
+        "resolver {} valid=1s; upstream u {{ server back.test:{} resolve; \
+         server nowhere.test:1 resolve; }}",
+        dns.addr(),
+        b.addr.port()
+    );
+    let server = start(&conf(&group, "proxy_pass http://u;"));
+    until(&server, "a");
+    moved.store(true, SeqCst);
+    until(&server, "b");
+    let log = server.error_log();
+    assert!(log.contains("nowhere.test could not be resolved (3: Host not found)"), "{log}");
+}
