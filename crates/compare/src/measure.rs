@@ -115,11 +115,7 @@ pub fn measure(plan: &Plan, row: &Row, progress: &mut dyn FnMut(u32)) -> Result<
     let backend = backend.as_ref();
     let who = contenders(plan, row);
     match row.load {
-        Load::Requests
-        | Load::Steady
-        | Load::Uploads
-        | Load::Handshakes
-        | Load::Resumed => {
+        Load::Requests | Load::Steady | Load::Uploads | Load::Handshakes | Load::Resumed => {
             let start = |who: &Who| started(plan, row, *who, backend);
             let servers: Vec<Contender> = who.iter().map(start).collect::<Result<_, _>>()?;
             let speeds = match row.load {

@@ -108,9 +108,7 @@ pub fn table_row(summary: &Summary) -> String {
     let p99 = || sides(|r| r.p99_us, 1000.0, 2);
     let (speed, cost, p99) = match row.load {
         Load::Requests => (speed(), sides(|r| r.cost, 1.0, 2), p99()),
-        Load::Handshakes | Load::Resumed => {
-            (speed(), sides(|r| r.cost, 1.0, 2), String::new())
-        }
+        Load::Handshakes | Load::Resumed => (speed(), sides(|r| r.cost, 1.0, 2), String::new()),
         Load::Steady => (speed(), String::new(), p99()),
         Load::Uploads => (speed(), format!("max {}", sides(|r| r.cost, 1.0, 0)), p99()),
         Load::Idle | Load::Stalled => {

@@ -203,7 +203,11 @@ async fn ask<'f, P: Protocol>(
             _ => Outcome::Failed,
         };
         if let Some(told) = lease.finish(&mut selection, outcome, timings) {
-            r.log_error(Severity::Warn, format_args!("{told} while connecting to upstream"));
+            let doing = match timings.connect_ms {
+                None => "connecting to upstream",
+                Some(_) => "reading response header from upstream",
+            };
+            r.log_error(Severity::Warn, format_args!("{told} while {doing}"));
         }
         if selection.tries() == 0 || !x.may_go_on(r, next) {
             return Err(next.status());
