@@ -10,11 +10,12 @@
 use std::{fmt, future::poll_fn, pin::pin, rc::Rc, sync::Arc, task::Poll};
 
 use forebay_rt::{
+    task::spawn_local,
     timer::{Idle, Timer},
     transport::Transport,
 };
 use forebay_session::{
-    log::Severity,
+    log::{ErrorLog, Severity},
     ssl::{
         Server as TlsServer, VerifyClient,
         variables::{OFFERS, TlsScope},
@@ -38,6 +39,8 @@ pub struct Tls {
     asked: Option<Box<str>>,
     /// The host that a server was found by, out of several: lower case (nginx's `ssl_servername`).
     host: Option<Box<[u8]>>,
+    /// What authorities have against the client's certificate (`ssl_ocsp`).
+    refused: Option<&'static str>,
 }
 
 impl Tls {
@@ -70,6 +73,10 @@ impl TlsScope for Request {
     fn tls_server_name(&self) -> Option<&str> {
         let tls = self.connection.tls.get()?;
         tls.session.as_ref().map_or(tls.asked.as_deref(), Session::server_name)
+    }
+
+    fn tls_refused(&self) -> Option<&str> {
+        self.connection.tls.get()?.refused
     }
 }
 
@@ -105,7 +112,10 @@ pub fn admit(r: &mut Request, tls: &Tls) -> Result<(), u16> {
         Verdict::None if verify == VerifyClient::On => {
             refuse(r, 496, format_args!("client sent no required SSL certificate"))
         }
-        _ => Ok(()),
+        _ => match tls.refused {
+            Some(why) => refuse(r, 495, format_args!("client SSL certificate verify error: {why}")),
+            None => Ok(()),
+        },
     }
 }
 
@@ -152,15 +162,16 @@ pub async fn shake_hands<T: Transport>(
         .await
     };
     let Chooser { host, server, .. } = chooser;
-    let tls = |session| Box::new(Tls { session, asked: None, host });
+    let tls = |session, refused| Box::new(Tls { session, asked: None, host, refused });
     let why = match accepted {
         Some(Ok((stream, session))) => {
+            let refused = ask_about(&session, &plan, server, &timer, connection).await?;
             // Set once, before anybody looks.
-            let _ = connection.tls.set(tls(Some(session)));
+            let _ = connection.tls.set(tls(Some(session), refused));
             return Some(Shaken::Tls(stream));
         }
         Some(Err(AcceptError::PlainText(bytes, io))) => {
-            let _ = connection.tls.set(tls(None));
+            let _ = connection.tls.set(tls(None, None));
             return Some(Shaken::Plain(io, bytes));
         }
         Some(Err(error)) => Why::Error(error),
@@ -175,6 +186,51 @@ pub async fn shake_hands<T: Transport>(
         format_args!("{why} while SSL handshaking, client: {client}, server: {addr}"),
     );
     None
+}
+
+/// Asks authorities about a client's certificate, where that is wanted; what they have against it.
+/// `None`: it took too long.
+async fn ask_about(
+    session: &Session,
+    plan: &Plan,
+    server: ServerId,
+    timer: &Timer,
+    connection: &Connection,
+) -> Option<Option<&'static str>> {
+    let server = plan.server(server);
+    let ocsp = server.tls.as_ref().and_then(|tls| tls.ocsp.as_ref());
+    let Some(ocsp) = ocsp.filter(|_| *session.verdict() == Verdict::Success) else {
+        return Some(None);
+    };
+    let mut asking = Box::pin(ocsp.validate(session.peer_certificates()));
+    let answer = poll_fn(|cx| match asking.as_mut().poll(cx) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending => timer.poll_expired(cx).map(|()| None),
+    });
+    let Err((refused, why)) = answer.await? else { return Some(None) };
+    if let Some(why) = why {
+        plan.location(server.location).error_log.write(
+            Severity::Error,
+            Some(connection.number),
+            format_args!(
+                "{why} while requesting certificate status, client: {}",
+                connection.remote
+            ),
+        );
+    }
+    Some(Some(refused))
+}
+
+/// Asks for fresh staples where they are due; the handshake does not wait for them.
+fn refresh_staples(tls: &TlsServer, log: &ErrorLog) {
+    for stapler in tls.staplers.iter().filter(|stapler| stapler.is_due()) {
+        let (stapler, log) = (stapler.clone(), log.clone());
+        spawn_local(async move {
+            if let Err(why) = stapler.refresh().await {
+                log.write(Severity::Error, None, format_args!("{why}"));
+            }
+        });
+    }
 }
 
 /// Why there is no connection, in nginx's words.
@@ -250,6 +306,8 @@ impl Chooser<'_> {
     }
 
     fn config(&self, tls: &TlsServer, hello: &ClientHello<'_>) -> Option<Arc<ServerConfig>> {
+        let log = &self.plan.location(self.plan.server(self.server).location).error_log;
+        refresh_staples(tls, log);
         let registry = &self.plan.registry;
         let keep_hello = || OFFERS.iter().any(|name| registry.is_used(name));
         let config = tls.config(alpn(self.plan, self.listener, self.server), keep_hello)?;
@@ -277,6 +335,7 @@ impl Chooser<'_> {
             session: None,
             asked: hello.server_name().map(Box::from),
             host: self.host.clone(),
+            refused: None,
         };
         let connection = Rc::new(self.connection.with_tls(tls));
         Request::new(self.plan.clone(), connection, self.server, Parts::default())

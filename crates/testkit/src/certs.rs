@@ -104,6 +104,11 @@ impl Authority {
         &self.pem
     }
 
+    /// Its key, as PEM, for programs that sign by themselves (`openssl ocsp`).
+    pub fn key(&self) -> String {
+        self.key.serialize_pem()
+    }
+
     /// Signs a certificate for a new key.
     pub fn issue(&self, leaf: Leaf<'_>) -> Issued {
         let hosts: Vec<String> = leaf.hosts.iter().map(|host| (*host).to_owned()).collect();
@@ -170,7 +175,7 @@ fn distinguished(name: &str) -> DistinguishedName {
 ///
 /// | file | what |
 /// |---|---|
-/// | `ca.pem`, `ca.crl` | signs the servers; an empty revocation list of it |
+/// | `ca.pem` (`.key`), `ca.crl` | signs the servers; an empty revocation list of it |
 /// | `ec.pem`, `rsa.pem` (`.key`) | `localhost`, `127.0.0.1`, `*.example.com`; with P-256 and RSA-2048 |
 /// | `other.pem` (`.key`) | `other.example`, P-256 |
 /// | `ed25519.pem`, `p384.pem` (`.key`) | `localhost`, other keys |
@@ -178,7 +183,7 @@ fn distinguished(name: &str) -> DistinguishedName {
 /// | `wrong-order.pem` | the same, the authority first |
 /// | `expired.pem` (`.key`) | `localhost`, ran out in 2021 |
 /// | `ec-encrypted.key`, `rsa-encrypted.key`, `password` | keys under [`PASSWORD`]: PKCS #8, and old PEM |
-/// | `client-ca.pem`, `client-ca.crl` | signs the clients; says that number 66 was revoked |
+/// | `client-ca.pem` (`.key`), `client-ca.crl` | signs the clients; says that number 66 was revoked |
 /// | `client.pem` (`.key`) | a client, number 11 |
 /// | `deep.pem` (`.key`) | a client below an authority, which follows |
 /// | `revoked.pem`, `expired-client.pem` (`.key`) | clients that are to be refused |
@@ -204,6 +209,7 @@ fn make() -> Vec<(String, String)> {
     let mut files = Files::default();
     let ca = Authority::root("Forebay Test CA");
     files.add("ca.pem", ca.pem());
+    files.add("ca.key", ca.key());
     files.add("ca.crl", ca.crl(&[]));
     let server = Leaf { hosts: HOSTS, ..Leaf::default() };
     let ec = files.issue("ec", &ca, server);
@@ -230,6 +236,7 @@ fn make() -> Vec<(String, String)> {
 fn clients(files: &mut Files) {
     let ca = Authority::root("Forebay Test Client CA");
     files.add("client-ca.pem", ca.pem());
+    files.add("client-ca.key", ca.key());
     files.add("client-ca.crl", ca.crl(&[66]));
     let client = Leaf { name: "client", hosts: &[], client: true, serial: 11, ..Leaf::default() };
     files.issue("client", &ca, client);

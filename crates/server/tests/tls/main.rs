@@ -3,6 +3,7 @@
 
 mod configuration;
 mod handshakes;
+mod ocsp;
 mod requests;
 mod sessions;
 mod upstream;

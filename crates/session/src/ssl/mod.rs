@@ -11,6 +11,7 @@ pub mod client;
 pub mod commands;
 pub mod dynamic;
 pub mod load;
+pub mod ocsp;
 pub mod server;
 pub mod sessions;
 pub mod settings;

@@ -16,6 +16,7 @@ use super::{
     commands,
     dynamic::Dynamic,
     load,
+    ocsp::{ClientOcsp, Resolving, Responder, Stapler},
     sessions::{self, SessionsUse, TicketsUse},
     settings::{Ocsp, PROTOCOLS, SessionCache as Cache, Settings, VerifyClient},
 };
@@ -32,6 +33,10 @@ pub struct Server {
     pub verify: VerifyClient,
     /// Certificates whose names hold variables.
     pub dynamic: Option<Dynamic>,
+    /// What keeps the staples of its certificates fresh.
+    pub staplers: Vec<Arc<Stapler>>,
+    /// `ssl_ocsp`.
+    pub ocsp: Option<ClientOcsp>,
     settings: ServerSettings,
     cache: SessionStore,
     tickets: Option<Tickets>,
@@ -67,9 +72,11 @@ pub struct Context<'a, 'l, S: 'static> {
 }
 
 impl Server {
-    /// Builds it; `None`: it has no certificates and rejects nobody, so it speaks no TLS.
+    /// Builds it; `None`: it has no certificates and rejects nobody, so it speaks no TLS. `resolving`:
+    /// for names of OCSP responders.
     pub fn build<S: Scope>(
         settings: &Settings,
+        resolving: &Resolving,
         cx: &mut Context<'_, '_, S>,
     ) -> Result<Option<Server>, Error> {
         let rejects = settings.reject_handshake == Some(true);
@@ -93,7 +100,8 @@ impl Server {
                 built.certificates.push(load::pair(certificate, key, passwords, cx.loader)?);
             }
         }
-        staple(settings, &mut built, cx.loader)?;
+        let staplers = staple(settings, resolving, &mut built, cx)?;
+        let ocsp = client_ocsp(settings, resolving, &built)?;
         let (cache, tickets) = resumption(settings, cx)?;
         if let Err(why) = ServerConfig::new(&built) {
             let span = settings.ciphers.as_ref().map_or(cx.span, |ciphers| ciphers.span);
@@ -103,6 +111,8 @@ impl Server {
             rejects,
             verify: settings.verify_client.map_or(VerifyClient::Off, |(verify, _)| verify),
             dynamic,
+            staplers,
+            ocsp,
             settings: built,
             cache,
             tickets,
@@ -240,36 +250,85 @@ fn client_auth(settings: &Settings, loader: &mut Loader<'_>) -> Result<Option<Cl
         }
         _ => {}
     }
-    if let Some((Ocsp::On | Ocsp::Leaf, span)) = settings.ocsp {
-        return Err(Error::emerg(span, "\"ssl_ocsp\" is not supported yet"));
-    }
     let certificates = names.iter().chain(&trusted).cloned().collect();
     let trust = Trust { certificates, crls, depth: settings.verify_depth.unwrap_or(1) };
     Ok(Some(ClientAuth { trust, names }))
 }
 
-/// `ssl_stapling` with `ssl_stapling_file`.
-fn staple(
+/// `ssl_stapling`: from a file, or by asking (`ngx_ssl_stapling`).
+fn staple<S: Scope>(
     settings: &Settings,
+    resolving: &Resolving,
     built: &mut ServerSettings,
-    loader: &mut Loader<'_>,
-) -> Result<(), Error> {
-    let Some(file) = settings.stapling_file.as_ref().filter(|_| settings.stapling == Some(true))
+    cx: &mut Context<'_, '_, S>,
+) -> Result<Vec<Arc<Stapler>>, Error> {
+    if settings.stapling != Some(true) {
+        return Ok(Vec::new());
+    }
+    if let Some(file) = &settings.stapling_file {
+        let response = load::bytes(file, cx.loader)?;
+        // RFC 6960 §4.2.1: a sequence whose first part says that the responder succeeded.
+        if response.first() != Some(&0x30) {
+            let path = cx.loader.conf_path(file.path());
+            let text = format!("d2i_OCSP_RESPONSE_bio(\"{}\") failed", path.display());
+            return Err(Error::emerg(file.span, text));
+        }
+        // As in nginx, a file is for the first certificate.
+        if let Some(first) = built.certificates.first_mut() {
+            *first = first.with_ocsp(Some(response));
+        }
+        return Ok(Vec::new());
+    }
+    let trusted = load::authorities(settings.trusted_certificate.as_ref(), cx.loader)?;
+    let url = settings.stapling_responder.as_ref().map(|arg| arg.text()).transpose()?;
+    let verify = settings.stapling_verify == Some(true);
+    let names = settings.certificates.iter().flatten();
+    let mut staplers = Vec::new();
+    for (pair, name) in built.certificates.iter().zip(names) {
+        match Stapler::new(pair, &trusted, url, verify, resolving.clone()) {
+            Ok(stapler) => staplers.push(Arc::new(stapler)),
+            Err(why) => {
+                let link = if why.starts_with("no OCSP") { "in the" } else { "for" };
+                let text = format!(
+                    "\"ssl_stapling\" ignored, {why} {link} certificate \"{}\"",
+                    name.lossy()
+                );
+                cx.loader.warn(name.span, text);
+            }
+        }
+    }
+    Ok(staplers)
+}
+
+/// `ssl_ocsp` (`ngx_ssl_ocsp`).
+fn client_ocsp(
+    settings: &Settings,
+    resolving: &Resolving,
+    built: &ServerSettings,
+) -> Result<Option<ClientOcsp>, Error> {
+    let (Some((mode @ (Ocsp::On | Ocsp::Leaf), span)), Some(auth)) =
+        (settings.ocsp, &built.client_auth)
     else {
-        return Ok(());
+        return Ok(None);
     };
-    let response = load::bytes(file, loader)?;
-    // RFC 6960 §4.2.1: a sequence whose first part says that the responder succeeded.
-    if response.first() != Some(&0x30) {
-        let path = loader.conf_path(file.path());
-        let text = format!("d2i_OCSP_RESPONSE_bio(\"{}\") failed", path.display());
-        return Err(Error::emerg(file.span, text));
+    if settings.verify_client.is_some_and(|(verify, _)| verify == VerifyClient::OptionalNoCa) {
+        let text = "\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\"";
+        return Err(Error::emerg(span, text));
     }
-    // As in nginx, a file is for the first certificate.
-    if let Some(first) = built.certificates.first_mut() {
-        *first = first.with_ocsp(Some(response));
-    }
-    Ok(())
+    let responder = settings.ocsp_responder.as_ref().map(|arg| {
+        let url = arg.text()?;
+        Responder::parse(url).map_err(|why| {
+            let text = format!("{why} in OCSP responder \"{url}\" in \"ssl_ocsp_responder\"");
+            Error::emerg(arg.span, text)
+        })
+    });
+    Ok(Some(ClientOcsp {
+        leaf: mode == Ocsp::Leaf,
+        responder: responder.transpose()?,
+        trusted: auth.trust.certificates.clone(),
+        cache: settings.ocsp_cache.clone().flatten(),
+        resolving: resolving.clone(),
+    }))
 }
 
 fn resumption<S: Scope>(

@@ -34,22 +34,28 @@ impl std::fmt::Debug for Zone<Sessions> {
     }
 }
 
-/// `NAME:SIZE`, the rest of an argument that began with `shared:`; named as often as one likes, with
-/// one size.
+/// `shared:NAME:SIZE` of `ssl_session_cache` and `ssl_ocsp_cache`; `what`: `session` or `OCSP`.
 ///
 /// Errors: nginx's `invalid session cache "x"` and `session cache "x" is too small`.
-pub(super) fn shared(arg: &Arg, rest: &[u8], zones: &mut Zones) -> Result<SessionsUse, Error> {
+pub(super) fn name_and_size(arg: &Arg, what: &str) -> Result<(String, u64), Error> {
     let fail = |text: String| Error::emerg(arg.span, text);
-    let invalid = || fail(format!("invalid session cache \"{}\"", arg.lossy()));
+    let invalid = || fail(format!("invalid {what} cache \"{}\"", arg.lossy()));
+    let rest = arg.after("shared:").ok_or_else(invalid)?;
     let colon = memchr::memchr(b':', rest).filter(|at| *at > 0).ok_or_else(invalid)?;
     let name = std::str::from_utf8(&rest[..colon]).map_err(|_| invalid())?;
     let size = forebay_conf::value::size(&rest[colon + 1..]).ok_or_else(invalid)?;
     if size < zone::MIN_SIZE {
-        return Err(fail(format!("session cache \"{}\" is too small", arg.lossy())));
+        return Err(fail(format!("{what} cache \"{}\" is too small", arg.lossy())));
     }
-    let zone = zones.used::<Sessions>(name, arg.span)?;
+    Ok((name.to_owned(), size))
+}
+
+/// The zone of an argument; named as often as one likes, with one size.
+pub(super) fn shared(arg: &Arg, zones: &mut Zones) -> Result<SessionsUse, Error> {
+    let (name, size) = name_and_size(arg, "session")?;
+    let zone = zones.used::<Sessions>(&name, arg.span)?;
     if zone.declared().is_none_or(|before| before.size != size) {
-        zones.declare(name, size, arg.span, Sessions { size }, |_| String::new())?;
+        zones.declare(&name, size, arg.span, Sessions { size }, |_| String::new())?;
     }
     Ok(zone)
 }

@@ -10,6 +10,7 @@ use forebay_conf::{Arg, Error, Loader, Node, Span, value};
 
 use super::{
     dynamic::KeyPairCache,
+    ocsp::{self, AnswersUse},
     sessions::{self, SessionsUse},
 };
 use crate::zone::Zones;
@@ -109,8 +110,8 @@ pub struct Settings {
     pub ecdh_curve: Option<Arg>,
     /// `ssl_ocsp`, and where it stands.
     pub ocsp: Option<(Ocsp, Span)>,
-    /// `ssl_ocsp_cache`.
-    pub ocsp_cache: Option<Arg>,
+    /// `ssl_ocsp_cache`; the inner `None`: off.
+    pub ocsp_cache: Option<Option<AnswersUse>>,
     /// `ssl_ocsp_responder`.
     pub ocsp_responder: Option<Arg>,
     /// `ssl_password_file`.
@@ -253,21 +254,23 @@ impl Settings {
                     // A shared one is better than one's own.
                     b"builtin" if matches!(cache, SessionCache::Shared(_)) => cache,
                     b"builtin" => SessionCache::Builtin(BUILTIN_SESSIONS),
-                    text => match (text.strip_prefix(b"builtin:"), arg.after("shared:")) {
-                        (Some(count), _) => {
+                    text => match text.strip_prefix(b"builtin:") {
+                        Some(count) => {
                             let count = value::number(count).ok_or_else(invalid)?;
                             let own = SessionCache::Builtin(count as usize);
                             if matches!(cache, SessionCache::Shared(_)) { cache } else { own }
                         }
-                        (None, Some(rest)) if !rest.is_empty() => {
-                            SessionCache::Shared(sessions::shared(arg, rest, zones)?)
-                        }
-                        _ => return Err(invalid()),
+                        None => SessionCache::Shared(sessions::shared(arg, zones)?),
                     },
                 };
             }
             Ok(cache)
         })
+    }
+
+    /// `ssl_ocsp_cache` (`ngx_http_ssl_ocsp_cache`).
+    pub fn ocsp_cache(&mut self, node: &Node, zones: &mut Zones) -> Result<(), Error> {
+        value::set_once(&mut self.ocsp_cache, node, |node| ocsp::cache(node.arg(0)?, zones))
     }
 }
 

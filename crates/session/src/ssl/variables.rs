@@ -16,6 +16,8 @@ pub trait TlsScope: Scope {
     fn tls(&self) -> Option<&Session>;
     /// The name that the client asked for, which is known before.
     fn tls_server_name(&self) -> Option<&str>;
+    /// What authorities have against a certificate that is good otherwise (`ssl_ocsp`).
+    fn tls_refused(&self) -> Option<&str>;
 }
 
 /// Declares them.
@@ -67,7 +69,10 @@ fn of_connection<S: TlsScope>(registry: &mut Registry<S>) {
 
 fn of_client<S: TlsScope>(registry: &mut Registry<S>) {
     registry.builtin("ssl_client_verify", |s, out| {
-        s.tls().is_some_and(|tls| put(out, tls.verdict().to_string()))
+        s.tls().is_some_and(|tls| match s.tls_refused() {
+            Some(why) => put(out, format!("FAILED:{why}")),
+            None => put(out, tls.verdict().to_string()),
+        })
     });
     registry.builtin("ssl_client_cert", |s, out| {
         raw(s).is_some_and(|text| {

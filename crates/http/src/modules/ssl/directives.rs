@@ -150,7 +150,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         SERVERS,
         Arity::ONE,
         "Keeps what was answered about clients.",
-        |c, n, _| value::set_once(&mut c.0.ocsp_cache, n, |n| Ok(n.arg(0)?.clone())),
+        |c, n, cx| c.0.ocsp_cache(n, &mut cx.zones),
     ),
     set(
         "ssl_ocsp_responder",

@@ -59,13 +59,14 @@ impl Module for Ssl {
             return Ok(());
         }
         let span = b.location.span;
+        let resolving = super::resolver::of(b);
         let mut context = Context {
             loader: &mut *b.cx.loader,
             registry: &mut b.cx.registry,
             zones: &mut b.cx.zones,
             span,
         };
-        b.location.tls = ssl::Server::build(&conf.0, &mut context)?.map(Arc::new);
+        b.location.tls = ssl::Server::build(&conf.0, &resolving, &mut context)?.map(Arc::new);
         Ok(())
     }
 }

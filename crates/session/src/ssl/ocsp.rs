@@ -1,0 +1,470 @@
+//! Asking authorities whether a certificate is still good (OCSP, RFC 6960), over HTTP: about our own,
+//! to staple the answer to it, and about those of clients.
+//!
+//! Answers the part of `ngx_event_openssl_stapling.c` that is HTTP; what the messages say is
+//! [`forebay_tls`]'s.
+//!
+//! Invariant: without an answer a client's certificate is not good, and nothing is stapled.
+
+use std::{
+    collections::HashMap,
+    future::poll_fn,
+    io::IoSlice,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+    task::Poll,
+};
+
+use forebay_conf::{Arg, Error};
+use forebay_rt::{
+    clock, connect,
+    listen::Addr,
+    timer::Timer,
+    transport::{Socket, Transport},
+};
+use forebay_tls::{
+    Certificate, CertificateDer, KeyPair, OcspStatus, ocsp_check, ocsp_request, ocsp_responder,
+};
+use forebay_wire::{
+    h1::{Progress, ResponseParser},
+    uri,
+};
+
+use super::sessions;
+use crate::{
+    resolver::Resolver,
+    upstream::address::Target,
+    zone::{Kind, Zone, Zones},
+};
+
+/// How long a responder may take in all (nginx's 60 s).
+const TIMEOUT_MS: u64 = 60_000;
+/// What a response may have, head included, in bytes.
+const MAX_RESPONSE: usize = 64 << 10;
+/// How soon is asked again after a failure, and at the soonest after an answer, in seconds.
+const AGAIN_S: i64 = 300;
+/// And at the latest.
+const LATEST_S: i64 = 3600;
+
+/// How names of responders become addresses: by whom, and how long that may take in milliseconds.
+pub type Resolving = (Arc<Resolver>, u64);
+
+/// Who is asked.
+#[derive(Clone, Debug)]
+pub struct Responder {
+    target: Target,
+    path: String,
+}
+
+impl Responder {
+    /// Of an `http://` URL. The error is nginx's reason, without the place.
+    pub fn parse(url: &str) -> Result<Responder, &'static str> {
+        let prefix = url.get(..7).filter(|prefix| prefix.eq_ignore_ascii_case("http://"));
+        let rest = prefix.map(|prefix| &url[prefix.len()..]).ok_or("invalid URL prefix")?;
+        let (target, path) = Target::parse(rest, 80, true)?;
+        let path = if path.is_empty() { "/" } else { path };
+        Ok(Responder { target, path: path.to_owned() })
+    }
+
+    /// As log lines name it.
+    pub fn host(&self) -> &str {
+        &self.target.host
+    }
+
+    /// Sends a request and reads the answer. The error is a line for the log.
+    async fn ask(&self, request: &[u8], resolving: &Resolving) -> Result<Vec<u8>, String> {
+        let timer = Timer::new();
+        timer.arm(TIMEOUT_MS);
+        let addr = self.address(resolving).await?;
+        let mut socket = connect::start(&addr, &connect::Options::default())
+            .map_err(|error| error.to_string())?;
+        let timed_out = || "OCSP responder timed out (110: Connection timed out)".to_owned();
+        let connected = poll_fn(|cx| match connect::poll_connected(&mut socket, cx) {
+            Poll::Ready(done) => Poll::Ready(done.map_err(|error| {
+                format!("connect() failed ({})", forebay_conf::error::errno_text(&error))
+            })),
+            Poll::Pending => timer.poll_expired(cx).map(|()| Err(timed_out())),
+        });
+        connected.await?;
+        let text = self.http_request(request);
+        send(&mut socket, &timer, text.as_bytes()).await.ok_or_else(timed_out)?;
+        receive(&mut socket, &timer).await
+    }
+
+    async fn address(&self, (resolver, timeout_ms): &Resolving) -> Result<Addr, String> {
+        if let Some(addr) = &self.target.addr {
+            return Ok(addr.clone());
+        }
+        let host = &self.target.host;
+        let found: Vec<IpAddr> = match resolver.resolve(host, *timeout_ms).await {
+            Ok(found) => found.to_vec(),
+            Err(error) => return Err(format!("{host} could not be resolved ({error})")),
+        };
+        let first = found.first().ok_or_else(|| format!("{host} could not be resolved"))?;
+        Ok(Addr::Tcp((*first, self.target.port).into()))
+    }
+
+    /// `ngx_ssl_ocsp_create_request`: the request stands in the path.
+    fn http_request(&self, request: &[u8]) -> String {
+        let mut escaped = Vec::new();
+        uri::escape(uri::Kind::UriComponent, base64(request).as_bytes(), &mut escaped);
+        let escaped = String::from_utf8_lossy(&escaped).into_owned();
+        let slash = if self.path.ends_with('/') { "" } else { "/" };
+        let host = &self.target.text;
+        format!("GET {}{slash}{escaped} HTTP/1.0\r\nHost: {host}\r\n\r\n", self.path)
+    }
+}
+
+/// `None`: it took too long, or the connection broke.
+async fn send(socket: &mut Socket, timer: &Timer, bytes: &[u8]) -> Option<()> {
+    let mut at = 0;
+    while at < bytes.len() {
+        let sent =
+            poll_fn(|cx| match socket.poll_write(cx, &[IoSlice::new(&bytes[at..])], false) {
+                Poll::Ready(sent) => Poll::Ready(sent.ok()),
+                Poll::Pending => timer.poll_expired(cx).map(|()| None),
+            });
+        at += sent.await.filter(|sent| *sent > 0)?;
+    }
+    Some(())
+}
+
+async fn receive(socket: &mut Socket, timer: &Timer) -> Result<Vec<u8>, String> {
+    let mut buf = Vec::with_capacity(4096);
+    loop {
+        let read = poll_fn(|cx| match socket.poll_read(cx, &mut buf) {
+            Poll::Ready(read) => Poll::Ready(Ok(read.unwrap_or(0))),
+            Poll::Pending => timer.poll_expired(cx).map(|()| Err(())),
+        });
+        let read =
+            read.await.map_err(|()| "OCSP responder timed out (110: Connection timed out)")?;
+        if buf.len() > MAX_RESPONSE {
+            return Err("OCSP responder sent too large response".to_owned());
+        }
+        if let Some(body) = body(&buf, read == 0)? {
+            return Ok(body);
+        }
+        if read == 0 {
+            return Err("OCSP responder prematurely closed connection".to_owned());
+        }
+        if buf.capacity() - buf.len() < 1024 {
+            buf.reserve(buf.len());
+        }
+    }
+}
+
+/// The body of a response, once it is whole.
+fn body(buf: &[u8], ended: bool) -> Result<Option<Vec<u8>>, String> {
+    let mut parser = ResponseParser::default();
+    let head = match parser.parse(buf, MAX_RESPONSE) {
+        Ok(Progress::Complete { consumed }) => consumed,
+        Ok(Progress::Partial) => return Ok(None),
+        Err(_) => return Err("OCSP responder sent invalid response".to_owned()),
+    };
+    let fields = &parser.head().fields;
+    let field = |name: &str| {
+        let mut found = fields.iter();
+        let is_it = |name_span: &[u8]| name_span.eq_ignore_ascii_case(name.as_bytes());
+        let field = found.find(|field| is_it(field.name.of(buf)))?;
+        std::str::from_utf8(field.value.of(buf)).ok()
+    };
+    if let Some(kind) = field("Content-Type")
+        && !kind.eq_ignore_ascii_case("application/ocsp-response")
+    {
+        let kind: String = kind.chars().filter(|c| !c.is_control()).collect();
+        return Err(format!("OCSP responder sent invalid \"Content-Type\" header: \"{kind}\""));
+    }
+    let body = &buf[head..];
+    match field("Content-Length").and_then(|len| len.parse::<usize>().ok()) {
+        Some(len) if body.len() >= len => Ok(Some(body[..len].to_vec())),
+        None if ended => Ok(Some(body.to_vec())),
+        _ => Ok(None),
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for group in bytes.chunks(3) {
+        let three = [group[0], *group.get(1).unwrap_or(&0), *group.get(2).unwrap_or(&0)];
+        let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
+        for place in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
+            out.push(if place > group.len() { '=' } else { char::from(digit) });
+        }
+    }
+    out
+}
+
+fn now_s() -> i64 {
+    (clock::wall_ms() / 1000) as i64
+}
+
+/// The certificate that signed another, among some; `None` also where there are two of that name.
+fn issuer<'a>(
+    der: &CertificateDer<'_>,
+    among: impl Iterator<Item = &'a CertificateDer<'static>>,
+) -> Option<&'a CertificateDer<'static>> {
+    let wanted = Certificate::parse(der)?.issuer();
+    let is_it = |der: &&CertificateDer<'static>| {
+        Certificate::parse(der).is_some_and(|candidate| candidate.subject() == wanted)
+    };
+    let mut found = among.filter(is_it);
+    let first = found.next()?;
+    found.all(|other| other == first).then_some(first)
+}
+
+/// `ssl_stapling` of one certificate.
+pub struct Stapler {
+    pair: KeyPair,
+    certificate: CertificateDer<'static>,
+    issuer: CertificateDer<'static>,
+    responder: Responder,
+    verify: bool,
+    resolving: Resolving,
+    state: Mutex<Staple>,
+}
+
+#[derive(Default)]
+struct Staple {
+    asking: bool,
+    /// When to ask again, in seconds since 1970.
+    due_s: i64,
+    /// How long what is stapled may be shown.
+    valid_s: Option<i64>,
+}
+
+impl Stapler {
+    /// For a certificate. The error is why there will be no staple, as nginx warns of it.
+    pub fn new(
+        pair: &KeyPair,
+        trusted: &[CertificateDer<'static>],
+        url: Option<&str>,
+        verify: bool,
+        resolving: Resolving,
+    ) -> Result<Stapler, &'static str> {
+        let chain = pair.certificates();
+        let certificate = chain.first().ok_or("no certificate")?.clone();
+        let issuer = issuer(&certificate, chain[1..].iter().chain(trusted))
+            .ok_or("issuer certificate not found")?
+            .clone();
+        let named = || ocsp_responder(&certificate);
+        let url = url.map(str::to_owned).or_else(named).ok_or("no OCSP responder URL")?;
+        let responder = Responder::parse(&url)?;
+        let (pair, state) = (pair.clone(), Mutex::default());
+        Ok(Stapler { pair, certificate, issuer, responder, verify, resolving, state })
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, Staple> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is time to ask; whoever is told so must call [`Stapler::refresh`].
+    pub fn is_due(&self) -> bool {
+        let (mut state, now_s) = (self.state(), now_s());
+        if state.valid_s.is_some_and(|valid_s| valid_s < now_s) {
+            self.pair.staple(None);
+            state.valid_s = None;
+        }
+        let due = !state.asking && state.due_s <= now_s;
+        state.asking |= due;
+        due
+    }
+
+    /// Asks, and staples what was answered. The error is a line for the log.
+    pub async fn refresh(&self) -> Result<(), String> {
+        let _asking = Asking(self);
+        self.state().due_s = now_s() + AGAIN_S;
+        let request = ocsp_request(&self.certificate, &self.issuer)
+            .ok_or("OCSP request cannot be made of this certificate")?;
+        let place = |why: String| {
+            let host = self.responder.host();
+            format!("{why} while requesting certificate status, responder: {host}")
+        };
+        let response = self.responder.ask(&request, &self.resolving).await.map_err(place)?;
+        let (der, issuer, now_s) = (&self.certificate, &self.issuer, now_s());
+        let found = ocsp_check(&response, der, issuer, now_s, self.verify).map_err(place)?;
+        if found.status != OcspStatus::Good {
+            let status = found.status.name();
+            return Err(place(format!("certificate status \"{status}\" in the OCSP response")));
+        }
+        let latest = found.valid_until_s.map_or(now_s + LATEST_S, |valid_s| valid_s - AGAIN_S);
+        self.pair.staple(Some(response));
+        let mut state = self.state();
+        state.due_s = latest.min(now_s + LATEST_S).max(now_s + AGAIN_S);
+        state.valid_s = found.valid_until_s;
+        Ok(())
+    }
+}
+
+/// While it lasts nobody else asks, however it ends.
+struct Asking<'a>(&'a Stapler);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.state().asking = false;
+    }
+}
+
+/// `ssl_ocsp`: clients' certificates are asked about.
+pub struct ClientOcsp {
+    /// The client's own only (`leaf`).
+    pub leaf: bool,
+    /// `ssl_ocsp_responder`.
+    pub responder: Option<Responder>,
+    /// Who signs clients' certificates.
+    pub trusted: Vec<CertificateDer<'static>>,
+    /// `ssl_ocsp_cache`.
+    pub cache: Option<AnswersUse>,
+    /// For names of responders.
+    pub resolving: Resolving,
+}
+
+/// What a client's certificate is refused for (`ngx_ssl_ocsp_get_status`), and a line for the log
+/// where that is nobody's word but a failure.
+pub type Refused = (&'static str, Option<String>);
+
+impl ClientOcsp {
+    /// Asks about the certificates of a client that were found to be good otherwise.
+    pub async fn validate(&self, chain: &[CertificateDer<'static>]) -> Result<(), Refused> {
+        let checked = if self.leaf { 1 } else { chain.len() };
+        for der in &chain[..checked.min(chain.len())] {
+            if self.trusted.contains(der) {
+                break;
+            }
+            self.validate_one(der, chain).await?;
+        }
+        Ok(())
+    }
+
+    async fn validate_one(
+        &self,
+        der: &CertificateDer<'static>,
+        chain: &[CertificateDer<'static>],
+    ) -> Result<(), Refused> {
+        let failed = |why: String| ("certificate status request failed", Some(why));
+        let issuer = issuer(der, self.trusted.iter())
+            .or_else(|| issuer(der, chain.iter()))
+            .ok_or_else(|| failed("issuer certificate not found".to_owned()))?;
+        let request = ocsp_request(der, issuer)
+            .ok_or_else(|| failed("OCSP request cannot be made".to_owned()))?;
+        let known = self.cache.as_ref().and_then(|cache| cache.memory().find(&request, now_s()));
+        let status = match known {
+            Some(status) => status,
+            None => self.ask(der, issuer, request).await.map_err(failed)?,
+        };
+        match status {
+            OcspStatus::Good => Ok(()),
+            OcspStatus::Revoked => Err(("certificate revoked", None)),
+            OcspStatus::Unknown => Err(("certificate status unknown", None)),
+        }
+    }
+
+    async fn ask(
+        &self,
+        der: &CertificateDer<'static>,
+        issuer: &CertificateDer<'static>,
+        request: Vec<u8>,
+    ) -> Result<OcspStatus, String> {
+        let named = || ocsp_responder(der).and_then(|url| Responder::parse(&url).ok());
+        let responder = self.responder.clone().or_else(named);
+        let responder = responder.ok_or("no OCSP responder URL in certificate")?;
+        let response = responder.ask(&request, &self.resolving).await?;
+        let found = ocsp_check(&response, der, issuer, now_s(), true)?;
+        if let (Some(cache), Some(valid_s)) = (&self.cache, found.valid_until_s) {
+            cache.memory().keep(request, found.status, valid_s, now_s());
+        }
+        Ok(found.status)
+    }
+}
+
+/// A zone of `ssl_ocsp_cache`.
+pub struct Answers {
+    size: u64,
+}
+
+impl Kind for Answers {
+    const MODULE: &'static str = "ngx_http_ssl_module ocsp";
+    type Memory = AnswersKept;
+
+    fn memory(&self, size: u64) -> AnswersKept {
+        AnswersKept { max: (size / ANSWER_BYTES) as usize, kept: Mutex::default() }
+    }
+}
+
+/// What an answer takes, about: its request and its place in a table.
+const ANSWER_BYTES: u64 = 256;
+
+impl std::fmt::Debug for Zone<Answers> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Such a zone, as a server names it.
+pub type AnswersUse = Arc<Zone<Answers>>;
+
+/// What was answered: by request, the status and until when it may be believed.
+pub struct AnswersKept {
+    max: usize,
+    kept: Mutex<HashMap<Vec<u8>, (OcspStatus, i64)>>,
+}
+
+impl AnswersKept {
+    fn find(&self, request: &[u8], now_s: i64) -> Option<OcspStatus> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get(request).filter(|(_, valid_s)| *valid_s > now_s).map(|(status, _)| *status)
+    }
+
+    fn keep(&self, request: Vec<u8>, status: OcspStatus, valid_s: i64, now_s: i64) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= self.max {
+            kept.retain(|_, (_, valid_s)| *valid_s > now_s);
+        }
+        if kept.len() < self.max && status != OcspStatus::Unknown {
+            kept.insert(request, (status, valid_s));
+        }
+    }
+}
+
+/// `ssl_ocsp_cache off | shared:name:size` (`ngx_http_ssl_ocsp_cache`).
+pub fn cache(arg: &Arg, zones: &mut Zones) -> Result<Option<AnswersUse>, Error> {
+    if arg.is("off") {
+        return Ok(None);
+    }
+    let (name, size) = sessions::name_and_size(arg, "OCSP")?;
+    let zone = zones.used::<Answers>(&name, arg.span)?;
+    if zone.declared().is_none_or(|before| before.size != size) {
+        zones.declare(&name, size, arg.span, Answers { size }, |_| String::new())?;
+    }
+    Ok(Some(zone))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responders_are_http_urls() {
+        let request = |url: &str| Responder::parse(url).map(|r| r.http_request(b"\xfb\xff\x01?"));
+        assert_eq!(
+            request("http://o.test:81/x").unwrap(),
+            "GET /x/%2B%2F8BPw%3D%3D HTTP/1.0\r\nHost: o.test:81\r\n\r\n"
+        );
+        assert!(request("http://o.test").unwrap().starts_with("GET /%2B"));
+        assert_eq!(request("https://o.test").unwrap_err(), "invalid URL prefix");
+    }
+
+    #[test]
+    fn bodies_are_read_to_their_length_or_end() {
+        let head = "HTTP/1.0 200 OK\r\nContent-Type: application/ocsp-response\r\n";
+        let with = |more: &str| format!("{head}{more}").into_bytes();
+        assert_eq!(body(&with("Content-Length: 2\r\n\r\na"), false), Ok(None));
+        assert_eq!(body(&with("Content-Length: 2\r\n\r\nabc"), false), Ok(Some(b"ab".to_vec())));
+        assert_eq!(body(&with("\r\nabc"), false), Ok(None));
+        assert_eq!(body(&with("\r\nabc"), true), Ok(Some(b"abc".to_vec())));
+        let html = body(b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n", true);
+        assert!(html.unwrap_err().contains("invalid \"Content-Type\" header: \"text/html\""));
+        assert!(body(b"SSH-2.0-x\r\n", false).is_err());
+    }
+}
