@@ -63,6 +63,8 @@ pub struct Options {
     pub deferred: bool,
     /// `TCP_FASTOPEN` queue length.
     pub fastopen: Option<i32>,
+    /// Multipath TCP (RFC 8684), with clients that have it, too.
+    pub multipath: bool,
     /// `SO_RCVBUF`, bytes.
     pub rcvbuf: Option<usize>,
     /// `SO_SNDBUF`, bytes.
@@ -82,6 +84,7 @@ impl Default for Options {
             reuseport: false,
             deferred: false,
             fastopen: None,
+            multipath: false,
             rcvbuf: None,
             sndbuf: None,
             so_keepalive: Keepalive::Default,
@@ -111,6 +114,11 @@ pub enum Warning {
         asked: i32,
         /// `net.core.somaxconn`.
         max: i32,
+    },
+    /// A socket that is open stays what it is.
+    Multipath {
+        /// The address.
+        addr: Addr,
     },
     /// A call failed and nginx, too, goes on without it (ngx_configure_listening_sockets).
     Ignored {
@@ -153,6 +161,9 @@ impl fmt::Display for Warning {
                 f,
                 "backlog {asked} of {addr} is cut to {max} by the kernel (net.core.somaxconn)"
             ),
+            Warning::Multipath { addr } => {
+                write!(f, "\"multipath\" of {addr} changes when the address is opened anew")
+            }
             Warning::Ignored { call, source } => {
                 write!(f, "{call} failed, ignored ({})", Errno(source))
             }
@@ -219,6 +230,10 @@ pub fn extend(
 /// `backlog`, by another listen(2). `ipv6only` cannot change after the bind.
 pub fn apply(fd: BorrowedFd<'_>, addr: &Addr, opts: &Options) -> Vec<Warning> {
     let mut warnings = configure(SockRef::from(&fd), addr, opts);
+    let is_multipath = matches!(SockRef::from(&fd).protocol(), Ok(Some(Protocol::MPTCP)));
+    if is_multipath != opts.multipath && matches!(addr, Addr::Tcp(_)) {
+        warnings.push(Warning::Multipath { addr: addr.clone() });
+    }
     let backlog = effective_backlog(addr, opts, &mut warnings);
     if let Err(source) = SockRef::from(&fd).listen(backlog) {
         let call = format!("listen() to {addr}, backlog {backlog}");
@@ -326,13 +341,15 @@ fn dup_all(fd: BorrowedFd<'_>, count: usize) -> io::Result<Vec<OwnedFd>> {
 fn bound(addr: &Addr, opts: &Options, reuseport: bool) -> Result<Socket, OpenError> {
     let fail = |call: String| move |source: io::Error| OpenError { call, source };
     let name = addr.sock_addr().map_err(fail(format!("bind() to {addr}")))?;
+    let tcp = if opts.multipath { Protocol::MPTCP } else { Protocol::TCP };
     let (domain, protocol) = match addr {
-        Addr::Tcp(SocketAddr::V4(_)) => (Domain::IPV4, Some(Protocol::TCP)),
-        Addr::Tcp(SocketAddr::V6(_)) => (Domain::IPV6, Some(Protocol::TCP)),
+        Addr::Tcp(SocketAddr::V4(_)) => (Domain::IPV4, Some(tcp)),
+        Addr::Tcp(SocketAddr::V6(_)) => (Domain::IPV6, Some(tcp)),
         Addr::Unix(_) => (Domain::UNIX, None),
     };
+    let kind = if protocol == Some(Protocol::MPTCP) { "MPTCP " } else { "" };
     let socket = Socket::new(domain, Type::STREAM.nonblocking(), protocol)
-        .map_err(fail(format!("socket() {addr}")))?;
+        .map_err(fail(format!("socket() {kind}{addr}")))?;
     if domain != Domain::UNIX {
         socket.set_reuse_address(true).map_err(fail(format!("setsockopt(SO_REUSEADDR) {addr}")))?;
     }
@@ -366,6 +383,7 @@ fn start_listening(
 fn effective_backlog(addr: &Addr, opts: &Options, warnings: &mut Vec<Warning>) -> i32 {
     let max = somaxconn();
     match opts.backlog {
+        // DIFFERS(backlog-somaxconn): nginx's is 511.
         // listen(2): a negative length is taken as the maximum.
         None | Some(..0) => max,
         Some(asked) => {
@@ -499,6 +517,29 @@ mod tests {
     }
 
     #[test]
+    fn multipath_sockets_serve_plain_clients_and_stay_what_they_are() {
+        let options = Options { multipath: true, ..Options::default() };
+        let opened = match open(&loopback(), &options, 2) {
+            Ok(opened) => opened,
+            Err(err) if err.source.raw_os_error() == Some(libc::EPROTONOSUPPORT) => {
+                assert!(err.to_string().starts_with("socket() MPTCP 127.0.0.1:0 failed (93: "));
+                eprintln!("skipped: the kernel has no MPTCP");
+                return;
+            }
+            Err(err) => panic!("{err}"),
+        };
+        let addr = name_of(opened.sockets[0].as_fd()).unwrap();
+        let is_multipath =
+            |fd: &OwnedFd| SockRef::from(fd).protocol().unwrap() == Some(Protocol::MPTCP);
+        assert!(opened.sockets.iter().all(is_multipath));
+        drop(dial(&addr));
+        let plain = apply(opened.sockets[0].as_fd(), &addr, &Options::default());
+        let told = format!("\"multipath\" of {addr} changes when the address is opened anew");
+        assert!(plain.iter().any(|warning| warning.to_string() == told), "{plain:?}");
+        assert!(apply(opened.sockets[0].as_fd(), &addr, &options).is_empty());
+    }
+
+    #[test]
     fn addresses_are_shown_as_nginx_shows_them() {
         for (addr, text) in [
             (Addr::Tcp("0.0.0.0:80".parse().unwrap()), "0.0.0.0:80"),
@@ -587,6 +628,16 @@ mod tests {
         assert!(!socket.keepalive().unwrap());
         let _client = dial(&addr);
         socket.accept().unwrap();
+    }
+
+    #[test]
+    fn the_default_backlog_is_the_kernel_s() {
+        let backlog = |asked| {
+            let options = Options { backlog: asked, ..Options::default() };
+            effective_backlog(&loopback(), &options, &mut Vec::new())
+        };
+        assert_eq!((backlog(None), backlog(Some(-1))), (somaxconn(), somaxconn()));
+        assert_eq!(backlog(Some(7)), 7);
     }
 
     #[test]

@@ -58,8 +58,12 @@ impl Listen {
             listen.parameter(arg)?;
         }
         let addrs = addresses(address, files)?;
-        if addrs.iter().any(|addr| matches!(addr, Addr::Unix(_))) && listen.options.reuseport {
-            let text = "\"reuseport\" is not supported on unix sockets".to_owned();
+        let of_tcp =
+            [("reuseport", listen.options.reuseport), ("multipath", listen.options.multipath)];
+        if addrs.iter().any(|addr| matches!(addr, Addr::Unix(_)))
+            && let Some((name, _)) = of_tcp.into_iter().find(|(_, set)| *set)
+        {
+            let text = format!("\"{name}\" is not supported on unix sockets");
             return Err(Error::emerg(node.span, text));
         }
         Ok(addrs.into_iter().map(|addr| Listen { addr, ..listen.clone() }).collect())
@@ -119,7 +123,8 @@ impl Listen {
                 let text = format!("{name} \"{value}\" is not supported on this platform, ignored");
                 return Err(Error::emerg(arg.span, text));
             }
-            ("http2" | "quic" | "multipath", "") => {
+            ("multipath", "") => options.multipath = true,
+            ("http2" | "quic", "") => {
                 let text = format!("the \"{name}\" parameter is not supported yet");
                 return Err(Error::emerg(arg.span, text));
             }
