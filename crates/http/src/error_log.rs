@@ -49,11 +49,12 @@ pub fn write(r: &Request, severity: Severity, message: fmt::Arguments<'_>) {
             }
         }
     }
-    log.write(
+    log.write_about(
         severity,
         number,
+        message,
         format_args!(
-            "{message}, client: {client}, server: {server}, request: \"{request}\"{}{}{}{}",
+            ", client: {client}, server: {server}, request: \"{request}\"{}{}{}{}",
             Tail("subrequest", subrequest),
             Tail("upstream", r.upstream.asked()),
             Tail("host", host),

@@ -13,6 +13,8 @@ use super::{LogFile, LogSet, Syslog, time};
 
 /// nginx's `NGX_MAX_ERROR_STR`: a line is cut there, its line feed included, in bytes.
 const MAX_LINE: usize = 2048;
+/// How much of it is kept for an error of the system.
+const ERROR_ROOM: usize = 50;
 
 /// How bad something is; nginx's levels, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,6 +117,18 @@ impl ErrorLog {
 
     /// Writes one line; `connection` is the number after `*`.
     pub fn write(&self, severity: Severity, connection: Option<u64>, message: fmt::Arguments<'_>) {
+        self.write_about(severity, connection, message, format_args!(""));
+    }
+
+    /// The same; `about` follows the message (nginx's `log->handler`). Where both are too long for a
+    /// line, the error at the end of the message stays readable.
+    pub fn write_about(
+        &self,
+        severity: Severity,
+        connection: Option<u64>,
+        message: fmt::Arguments<'_>,
+        about: fmt::Arguments<'_>,
+    ) {
         if !self.wants(severity) {
             return;
         }
@@ -124,6 +138,8 @@ impl ErrorLog {
             let _ = write!(line, "*{number} ");
         }
         let _ = line.write_fmt(message);
+        make_room_for_error(&mut line);
+        let _ = line.write_fmt(about);
         // DIFFERS(error-log-line-feed): a line feed in a message (of a path, say) becomes a space;
         // nginx writes it, and a client can forge a line of the log.
         line.iter_mut().filter(|b| **b == b'\n' || **b == b'\r').for_each(|b| *b = b' ');
@@ -152,6 +168,20 @@ impl ErrorLog {
             (*mildest, output)
         });
         WeakErrorLog(outputs.collect())
+    }
+}
+
+/// Cuts what is before the error, ` (2: No such file or directory)`, of a message that leaves too
+/// little room for it (`ngx_log_errno`).
+fn make_room_for_error(line: &mut Vec<u8>) {
+    if line.len() <= MAX_LINE - ERROR_ROOM || !line.ends_with(b")") {
+        return;
+    }
+    let Some(at) = memchr::memmem::rfind(line, b" (") else { return };
+    let digits = line[at + 2..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let is_error = digits > 0 && line[at + 2 + digits..].starts_with(b": ");
+    if is_error && at > MAX_LINE - ERROR_ROOM {
+        line.splice(MAX_LINE - ERROR_ROOM..at, *b"...");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Claims about logs as a whole: nothing lost, nothing torn, failures told, destinations right.
 
 use std::{
+    fmt,
     fs::{self, File},
     io::Read,
     net::UdpSocket,
@@ -414,6 +415,29 @@ fn an_error_log_line_bears_its_own_severity_to_syslog() {
     assert!(message.contains(" [crit] ") && message.contains(": *7 one two xxx"), "{message}");
     // NGX_MAX_ERROR_STR, less the line feed that a datagram does without.
     assert_eq!(message.len(), 2047);
+}
+
+#[test]
+fn a_long_line_keeps_the_error_that_it_ends_with() {
+    let dir = TempDir::new().unwrap();
+    let log = log_at(&dir.path().join("log"));
+    let error_log = ErrorLog::to_file(log, Severity::Error);
+    let long = "x".repeat(3000);
+    let enoent = "(2: No such file or directory)";
+    let write = |message: fmt::Arguments<'_>, about: fmt::Arguments<'_>| {
+        error_log.write_about(Severity::Error, None, message, about);
+    };
+    write(format_args!("open() \"{long}\" failed {enoent}"), format_args!(", client: c"));
+    write(format_args!("open() \"{long}\" failed"), format_args!(", client: c"));
+    write(format_args!("open() \"x\" failed {enoent}"), format_args!(", request: \"{long}\""));
+    let text = fs::read_to_string(dir.path().join("log")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    // ngx_log_errno: fifty bytes for the error, whatever came before.
+    assert!(lines[0].ends_with(&format!("xxx... {enoent}, client: c")), "{}", lines[0]);
+    assert_eq!(lines[0].find("...").unwrap(), 2048 - 50);
+    assert!(lines[1].ends_with("xxx") && lines[1].len() == 2047);
+    assert!(lines[2].contains(&format!("\"x\" failed {enoent}, request: \"xxx")));
+    assert_eq!(lines[2].len(), 2047);
 }
 
 #[test]
