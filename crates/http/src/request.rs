@@ -392,6 +392,18 @@ impl Request {
         twin
     }
 
+    /// Whether the connection closes without a word (`ngx_http_finalize_request`): 444 says so; with 408
+    /// and 499 nobody waits for an answer. One that has such a status because `return` gives it a text
+    /// is sent.
+    pub fn ends_without_answer(&self) -> bool {
+        let status = self.response.status;
+        match status {
+            0 => self.response.content_length.is_none(),
+            408 | 444 | 499 => self.error_status == status,
+            _ => false,
+        }
+    }
+
     /// Writes a subrequest down that is over, where `log_subrequest` says so.
     ///
     /// DIFFERS(subrequest-bytes): in nginx `$bytes_sent` and `$body_bytes_sent` of a subrequest are what

@@ -16,7 +16,7 @@ use forebay_rt::clock;
 use super::{
     Found, OpenFile,
     lru::Lru,
-    open::{Failed, Kind, Links, Opened, Stat},
+    open::{Failed, Kind, Links, Opened, SMALL_BYTES, Stat},
 };
 use crate::core::FileCacheConf;
 
@@ -63,6 +63,8 @@ struct Entry {
     created_ms: u64,
     accessed_ms: u64,
     links: Links,
+    /// It is small, and its contents are to be read when it is old enough for that.
+    unread: bool,
 }
 
 /// One `open_file_cache` of a thread.
@@ -103,7 +105,8 @@ impl FileCache {
             }
             State::Failed(_) => return Known::Nothing,
         };
-        if !valid {
+        let can_be_read = entry.unread && file.stat.is_settled();
+        if !valid || can_be_read {
             return Known::Stale(file.opened());
         }
         if matches!(entry.state, State::InUse(_)) && entry.uses >= rules.min_uses {
@@ -135,8 +138,9 @@ impl FileCache {
             Ok(Found::File(file)) => State::InUse(Rc::downgrade(file)),
             Err(failed) => State::Failed(*failed),
         };
+        let unread = matches!(result, Ok(Found::File(file)) if file.is_too_young());
         let links = rules.links;
-        let entry = Entry { state, uses, created_ms: now_ms, accessed_ms: now_ms, links };
+        let entry = Entry { state, uses, created_ms: now_ms, accessed_ms: now_ms, links, unread };
         self.entries.insert(path, entry);
     }
 
@@ -271,6 +275,15 @@ impl OpenFile {
 
     fn without_descriptor(&self) -> OpenFile {
         OpenFile { fd: None, ..self.clone() }
+    }
+
+    /// Whether only that it has just changed keeps its contents out of memory.
+    fn is_too_young(&self) -> bool {
+        self.contents.is_none()
+            && !self.directio
+            && self.is_regular()
+            && self.size <= SMALL_BYTES
+            && !self.stat.is_settled()
     }
 
     /// What [`super::open::reopen`] needs to know of it.

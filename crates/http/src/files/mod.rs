@@ -86,6 +86,7 @@ impl OpenFile {
             fd: None,
             stat: Stat {
                 kind: open::Kind::File,
+                executable: false,
                 dev: 0,
                 ino: 0,
                 size: contents.len() as u64,
@@ -173,6 +174,30 @@ pub async fn test(r: &Request, path: &[u8]) -> Result<Kind, Failed> {
     stat.map(|stat| stat.kind)
 }
 
+/// Looks at once what stands at a path, and whether its owner may execute it, as `if` does
+/// (`ngx_http_script_file_code`).
+pub fn look(r: &Request, path: &[u8]) -> Result<(Kind, bool), Failed> {
+    let (how, rules) = (how(r, path), rules(r, path));
+    let uncached = || open::look(path, how.links).map(|stat| (stat.kind, stat.executable));
+    let Some((number, conf)) = cache_of(r) else { return uncached() };
+    let caches = &r.connection.worker.files;
+    let opened = match caches.with(number, conf, |cache| cache.find(path, &rules)) {
+        Known::Valid(result) => Ok(result),
+        Known::Nothing => Err(open::open(path, how)),
+        Known::Stale(known) => Err(open::reopen(path, how, &known)),
+    };
+    let result = opened.unwrap_or_else(|opened| {
+        let result = opened.map(|opened| found(opened, r));
+        caches.with(number, conf, |cache| cache.store(path, &rules, &result));
+        result
+    });
+    match result? {
+        Found::File(file) => Ok((file.stat.kind, file.stat.executable)),
+        // All that is remembered of one is that it is one.
+        Found::Dir => uncached(),
+    }
+}
+
 /// Opens a log whose name holds variables, to append to it.
 pub fn open_log(r: &Request, path: &[u8]) -> Result<File, Failed> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
@@ -201,10 +226,14 @@ async fn bring(r: &Request, path: &[u8], how: How, known: Option<Opened>) -> Res
     } else {
         call(path)?
     };
-    Ok(match opened.stat.kind {
+    Ok(found(opened, r))
+}
+
+fn found(opened: Opened, r: &Request) -> Found {
+    match opened.stat.kind {
         Kind::Dir => Found::Dir,
         _ => Found::File(Rc::new(OpenFile::new(opened, r))),
-    })
+    }
 }
 
 async fn open_each_time(r: &Request, path: &[u8], how: How) -> Result<Found, Failed> {

@@ -110,6 +110,8 @@ pub enum Kind {
 pub struct Stat {
     /// What it is.
     pub kind: Kind,
+    /// Whether its owner may execute it.
+    pub executable: bool,
     /// The file system.
     pub dev: u64,
     /// The number in it.
@@ -124,12 +126,20 @@ pub struct Stat {
 
 impl Stat {
     /// Of a file that nobody looks for.
-    pub const UNKNOWN: Stat =
-        Stat { kind: Kind::File, dev: 0, ino: 0, size: 0, modified_ns: 0, changed_ns: 0 };
+    pub const UNKNOWN: Stat = Stat {
+        kind: Kind::File,
+        executable: false,
+        dev: 0,
+        ino: 0,
+        size: 0,
+        modified_ns: 0,
+        changed_ns: 0,
+    };
 
     fn of(stat: &rustix::fs::Stat) -> Stat {
         Stat {
             kind: kind(FileType::from_raw_mode(stat.st_mode)),
+            executable: Mode::from_raw_mode(stat.st_mode).contains(Mode::XUSR),
             dev: stat.st_dev,
             ino: stat.st_ino,
             size: u64::try_from(stat.st_size).unwrap_or(0),
@@ -142,6 +152,7 @@ impl Stat {
         let (modified, changed) = (&stat.stx_mtime, &stat.stx_ctime);
         Stat {
             kind: kind(FileType::from_raw_mode(stat.stx_mode.into())),
+            executable: Mode::from_raw_mode(stat.stx_mode.into()).contains(Mode::XUSR),
             dev: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
             ino: stat.stx_ino,
             size: stat.stx_size,
@@ -156,7 +167,7 @@ impl Stat {
     }
 
     /// Whether a later change is sure to show in the times.
-    fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         let now_ns = i128::from(forebay_rt::clock::wall_ms()) * 1_000_000;
         now_ns - self.modified_ns.max(self.changed_ns) > SETTLED_NS
     }
@@ -190,7 +201,15 @@ pub struct Opened {
 impl Opened {
     /// Some directory: all that is remembered of one.
     pub const DIR: Opened = Opened {
-        stat: Stat { kind: Kind::Dir, dev: 0, ino: 0, size: 0, modified_ns: 0, changed_ns: 0 },
+        stat: Stat {
+            kind: Kind::Dir,
+            executable: false,
+            dev: 0,
+            ino: 0,
+            size: 0,
+            modified_ns: 0,
+            changed_ns: 0,
+        },
         fd: None,
         contents: None,
         directio: false,

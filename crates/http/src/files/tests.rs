@@ -10,6 +10,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use forebay_rt::clock;
 use forebay_testkit::tempdir::TempDir;
 
 use super::*;
@@ -238,6 +239,21 @@ fn a_file_that_changed_just_now_is_not_kept_in_memory() {
     let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let opened = open::open(old.as_os_str().as_encoded_bytes(), how).expect("there");
     assert_eq!(opened.contents.expect("kept"), fs::read(old).expect("read"));
+}
+
+#[test]
+fn a_cached_file_comes_into_memory_when_it_is_old_enough() {
+    clock::pause();
+    let dir = temp();
+    let path = put(&dir, "a", "text");
+    let r = under(&dir, "open_file_cache max=10; open_file_cache_valid 1h;");
+    let in_memory = || file(&r, &path).contents.is_some();
+    assert_eq!((in_memory(), in_memory()), (false, false));
+    clock::advance(5000);
+    assert_eq!((in_memory(), in_memory()), (true, true));
+    // What changed in between counts as soon as it is looked at.
+    put(&dir, "a", "more");
+    assert_eq!(text(file(&r, &path)), "text");
 }
 
 #[test]

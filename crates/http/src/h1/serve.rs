@@ -443,8 +443,7 @@ async fn respond<T: Transport>(
     body: &mut BodyReader,
     rejected: bool,
 ) -> Next {
-    // 444: close without a word; 408 and 499: nobody waits for one.
-    if matches!(r.response.status, 0 | 408 | 444 | 499) {
+    if r.ends_without_answer() {
         if r.response.status == 408 && default_resets(plan, r) {
             io.reset_on_close();
         }
@@ -526,6 +525,8 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
 }
 
 /// Decides how the end of the body is told and whether the connection stays.
+///
+/// DIFFERS(no-content-with-1xx): nginx sends what `return 100 text` says as content.
 fn frame(plan: &Plan, r: &mut Request) -> Framing {
     let core = &plan.location(r.location).core;
     let status = r.response.status;

@@ -1,20 +1,17 @@
 //! The conditions of `if` (`ngx_http_rewrite_if_condition`).
 
-use std::{
-    ffi::OsStr,
-    fs,
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
-};
-
 use forebay_conf::{Arg, Error, Node};
-use forebay_rt::errno::Errno;
 use forebay_session::{
     log::Severity,
     var::{self, Template, VarId},
 };
 
 use super::{Pattern, State, scratch, template, write_value};
-use crate::{module::Cx, request::Request};
+use crate::{
+    files::{self, Failed, Kind},
+    module::Cx,
+    request::Request,
+};
 
 /// What an `if` asks.
 pub(super) enum Condition {
@@ -161,27 +158,27 @@ fn equal(r: &Request, variable: VarId, value: &Template, state: &State, out: &mu
 impl FileTest {
     /// (`ngx_http_script_file_code`)
     fn holds(self, r: &Request, path: &[u8]) -> bool {
-        let found = match fs::metadata(OsStr::from_bytes(path)) {
+        let (kind, executable) = match files::look(r, path) {
             Ok(found) => found,
-            Err(error) => {
-                complain(r, path, &error);
+            Err(failed) => {
+                complain(r, path, failed);
                 return false;
             }
         };
         match self {
-            FileTest::Plain => found.is_file(),
-            FileTest::Dir => found.is_dir(),
-            FileTest::Exists => found.is_file() || found.is_dir(),
-            FileTest::Executable => found.permissions().mode() & 0o100 != 0,
+            FileTest::Plain => kind == Kind::File,
+            FileTest::Dir => kind == Kind::Dir,
+            FileTest::Exists => kind != Kind::Other,
+            FileTest::Executable => executable,
         }
     }
 }
 
 /// That a file is not there is an answer; everything else is worth a line.
-fn complain(r: &Request, path: &[u8], error: &std::io::Error) {
-    use std::io::ErrorKind::{InvalidFilename, InvalidInput, NotADirectory, NotFound};
-    if !matches!(error.kind(), NotFound | NotADirectory | InvalidFilename | InvalidInput) {
-        let (path, error) = (String::from_utf8_lossy(path), Errno(error));
-        r.log_error(Severity::Crit, format_args!("stat() \"{path}\" failed ({error})"));
+fn complain(r: &Request, path: &[u8], failed: Failed) {
+    if !failed.is_missing() {
+        let path = String::from_utf8_lossy(path);
+        let call = failed.call;
+        r.log_error(Severity::Crit, format_args!("{call} \"{path}\" failed ({failed})"));
     }
 }
