@@ -79,3 +79,31 @@ fn subrequests_are_logged_with_what_they_gave() {
     // The whole is chunked: its size has the sizes of chunks in it.
     assert!(logged().starts_with("/before 5\n/after.html 100000\n/a.html "), "{}", logged());
 }
+
+#[test]
+fn a_status_below_200_has_no_content() {
+    let server = start("", "location / { return 199 text; }");
+    let mut client = Client::connect(server.addr()).expect("connect");
+    client.send(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").expect("send");
+    let all = client.read_to_end().expect("response");
+    assert!(all.starts_with(b"HTTP/1.1 199 ") && all.ends_with(b"\r\n\r\n"));
+}
+
+#[test]
+fn what_is_ready_leaves_before_what_is_waited_for() {
+    let server = start(
+        "limit_req_zone $server_name zone=z:64k rate=1r/m; types { text/html html; }",
+        "location = /page.html { ssi on; } location = /held.html { limit_req zone=z burst=5; }",
+    );
+    let page = "first<!--#include virtual='/held.html' -->last";
+    std::fs::write(server.root().join("page.html"), page).expect("file");
+    std::fs::write(server.root().join("held.html"), "x").expect("file");
+    let mut client = Client::connect(server.addr()).expect("connect");
+    assert_eq!(ask(&mut client, "/held.html"), 200);
+    client.send(b"GET /page.html HTTP/1.1\r\nHost: test\r\n\r\n").expect("send");
+    // What follows comes a minute later, after the client's patience.
+    let mut got = Vec::new();
+    while !got.ends_with(b"5\r\nfirst\r\n") {
+        got.extend(client.read_exactly(1).expect("a byte"));
+    }
+}

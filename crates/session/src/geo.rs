@@ -4,7 +4,8 @@
 //! follow each other; a look-up finds the piece. For IPv4 an index by the upper 16 bits leaves a
 //! few pieces to look among.
 //!
-//! A range file that nginx finds with `.bin` behind its name, in its own binary form, is read as text.
+//! DIFFERS(geo-binary): ranges that are included are read as text, and no `.bin` file is written beside
+//! them or read in their place.
 //!
 //! Invariant: the pieces cover every address, so that a look-up always finds one.
 
@@ -525,9 +526,13 @@ mod tests {
 
     /// Reads the inside of a block: what it made, or the error; and the warnings.
     fn read(block: &str) -> (Result<Geo, String>, Vec<String>) {
+        read_with(Memory::default(), block)
+    }
+
+    fn read_with(mut files: Memory, block: &str) -> (Result<Geo, String>, Vec<String>) {
         let text = format!("geo $x {{ {block} }}");
         let (mut sources, mut diags) = (Sources::new(), Diagnostics::new());
-        let (mut files, options) = (Memory::default(), ParseOptions::default());
+        let options = ParseOptions::default();
         let nodes =
             parse_text("t", text.as_bytes(), &mut files, &options, &mut sources, &mut diags);
         assert!(diags.is_empty());
@@ -554,6 +559,15 @@ mod tests {
             let value = geo.value(ip.parse().ok());
             assert_eq!(String::from_utf8_lossy(value), *want, "{block} {ip}");
         }
+    }
+
+    #[test]
+    fn a_binary_file_beside_it_is_not_read() {
+        let files = Memory::default();
+        let files = files.with("/r", "10.0.0.0-10.0.0.9 a;").with("/r.bin", "GEORNG\0...");
+        let geo = read_with(files, "ranges; default d; include /r;").0.expect("it must be read");
+        assert_eq!(geo.value("10.0.0.3".parse().ok()), b"a");
+        assert_eq!(geo.value("10.0.1.0".parse().ok()), b"d");
     }
 
     #[test]

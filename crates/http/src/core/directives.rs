@@ -542,6 +542,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         "How many bytes are gathered before a send.",
         |c, n, cx| {
             set_usize(&mut c.postpone_output, n)?;
+            // DIFFERS(nothing-postponed): nginx waits for more.
             no_meaning(n, cx, "what is ready leaves at once")
         },
     ),

@@ -120,6 +120,8 @@ fn buffers(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Erro
 
 const NAME: &str = "zstd";
 /// Clients need not have a larger window than 8 MB (RFC 9659 §3).
+///
+/// DIFFERS(zstd-window): the module that there is for nginx lets the level choose.
 const MAX_WINDOW_BITS: u32 = 23;
 
 struct Zst {
@@ -212,6 +214,19 @@ mod tests {
             }
             let out = compress(&conf, Body::Bytes("hello".into()));
             assert_eq!(zstd::decode_all(&out[..]).unwrap(), b"hello", "{conf}");
+        }
+    }
+
+    #[test]
+    fn no_window_is_larger_than_browsers_take() {
+        for level in [1, 19, 22] {
+            // Nobody knows how much will come.
+            let chunks = [Chunk::Bytes("hello ".into()), Chunk::Flush, Chunk::Bytes("x".into())];
+            let conf = format!("zstd on; zstd_comp_level {level};");
+            let out = compress(&conf, Body::Chunks(chunks.into()));
+            let mut decoder = zstd::Decoder::new(&out[..]).unwrap();
+            decoder.window_log_max(23).unwrap();
+            assert_eq!(std::io::read_to_string(decoder).unwrap(), "hello x", "{level}");
         }
     }
 
