@@ -21,6 +21,9 @@ use crate::{
 /// How much of a handshake may be waiting to be whole: a chain of certificates, in several records.
 const MAX_INPUT: usize = 128 << 10;
 
+/// With less room than that, a buffer grows before it is read into.
+const MIN_ROOM: usize = 1024;
+
 /// Where a handshake stands.
 pub(crate) enum Step {
     /// Something was done, and there may be more to do.
@@ -222,11 +225,11 @@ pub(crate) async fn read<T: Transport>(io: &mut T, input: &mut Vec<u8>) -> Resul
     if input.capacity() == 0 {
         *input = pool::buffer();
     }
-    if input.len() == input.capacity() {
-        if input.len() >= MAX_INPUT {
-            return Err(Trouble::Failed(Error::PeerSentOversizedRecord));
-        }
-        input.reserve(input.len());
+    if input.len() >= MAX_INPUT {
+        return Err(Trouble::Failed(Error::PeerSentOversizedRecord));
+    }
+    if input.capacity() - input.len() < MIN_ROOM {
+        input.reserve(pool::BUFFER_BYTES);
     }
     poll_fn(|cx| io.poll_read(cx, input)).await.map_err(closed)
 }

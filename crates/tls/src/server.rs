@@ -132,7 +132,8 @@ fn resume(config: &mut rustls::ServerConfig, settings: &ServerSettings) {
     let context = context(settings);
     let resumption = &settings.resumption;
     let timeout_s = resumption.timeout_s;
-    let early = settings.early_data && settings.protocols.tls13;
+    // DIFFERS(ssl-early-data-clients): nobody is answered early whose certificate is to be asked for.
+    let early = settings.early_data && settings.protocols.tls13 && settings.client_auth.is_none();
     let cache = match &resumption.cache {
         // A session with early data is good once: it is kept here, not in a ticket (RFC 8446 §8.1).
         None if early && resumption.tickets.is_some() => {

@@ -113,3 +113,16 @@ fn without_the_directive_nothing_is_early() {
         assert_eq!(exchange(&server, &client, b"answer"), (false, false, false));
     }
 }
+
+#[test]
+fn nothing_is_early_where_clients_are_verified() {
+    let (mut settings, root) = settings(Key::P256);
+    settings.early_data = true;
+    settings.client_auth = Some(ClientAuth::default());
+    settings.resumption.tickets = Some(TicketKeys::rotating(300));
+    let server = ServerConfig::new(&settings).unwrap();
+    let client = client(&root);
+    for _ in 0..2 {
+        assert_eq!(exchange(&server, &client, b"answer"), (false, false, false));
+    }
+}

@@ -59,6 +59,8 @@ pub struct State {
     /// A message of the handshake protocol that is not whole yet.
     message: Vec<u8>,
     empty: u8,
+    /// A `KeyUpdate` of ours is in the output.
+    updated: bool,
     /// The peer has said that it sends no more.
     peer_closed: bool,
     /// We have.
@@ -112,6 +114,7 @@ impl State {
             input: Input::default(),
             message: Vec::new(),
             empty: 0,
+            updated: false,
             peer_closed: false,
             closed: false,
             broken: false,
@@ -189,6 +192,7 @@ impl State {
             Kernel::None => return Err(self.fail("too many records")),
         };
         self.queue(kind::HANDSHAKE, &[24, 0, 0, 1, 0]);
+        self.updated = true;
         let key = renewed.ok().and_then(|new| Key::new(new, rustls::ProtocolVersion::TLSv1_3));
         self.sealing = key.ok_or_else(|| self.fail("key update failed"))?;
         Ok(())
@@ -274,8 +278,11 @@ impl State {
             // RFC 8446 §5.1: nothing may follow under the old key.
             (KEY_UPDATE, [0 | 1], Kernel::Server(_) | Kernel::Client(_)) if last => {
                 self.renew_opening()?;
+                // One answer will do for all that come before it leaves (RFC 8446 §4.6.3): who asks
+                // and does not read makes nothing grow.
+                let answered = self.updated && !self.output.is_empty();
                 match body {
-                    [1] => self.renew_sealing(),
+                    [1] if !answered => self.renew_sealing(),
                     _ => Ok(()),
                 }
             }
