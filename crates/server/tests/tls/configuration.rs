@@ -134,6 +134,40 @@ fn what_newer_versions_refuse_is_refused() {
     }
 }
 
+#[test]
+fn a_chain_in_the_wrong_order_is_told_from_a_wrong_key() {
+    let http =
+        server("ssl_certificate {certs}/wrong-order.pem; ssl_certificate_key {certs}/chain.key;");
+    let error = builder(Kind::Forebay, &http).start().expect_err("it must not start");
+    let want = "help: the certificate of this key must come first in its file";
+    assert!(error.output.contains("key values mismatch") && error.output.contains(want), "{error}");
+}
+
+#[test]
+fn an_address_that_is_listened_on_in_two_ways_is_warned_of() {
+    let certificate = "ssl_certificate {certs}/ec.pem; ssl_certificate_key {certs}/ec.key;";
+    let http = |first: &str, second: &str| {
+        format!(
+            "{certificate} server {{ listen 127.0.0.1:{{port}} {first}; server_name a.test; }} \
+             server {{ listen 127.0.0.1:{{port}} {second}; server_name b.test; }}"
+        )
+    };
+    let cases = [
+        ("ssl", "ssl", false),
+        ("ssl", "", false),
+        ("", "ssl", false),
+        ("ssl", "proxy_protocol", true),
+        ("ssl backlog=9", "ssl", false),
+        ("backlog=9", "ssl", true),
+        ("ssl", "backlog=9", true),
+    ];
+    for (first, second, warned) in cases {
+        let said = warnings(&http(first, second));
+        let found = said.contains("protocol options redefined for 127.0.0.1:");
+        assert_eq!(found, warned, "{first} {second}: {said}");
+    }
+}
+
 /// What a start that succeeds has warned of.
 fn warnings(http: &str) -> String {
     let server = forebay(http);

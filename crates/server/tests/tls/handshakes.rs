@@ -218,6 +218,54 @@ fn an_unreadable_certificate_of_a_name_fails_that_handshake_alone() {
 }
 
 #[test]
+fn certificates_with_variables_are_kept_as_long_as_the_cache_says() {
+    if !have("curl") {
+        return;
+    }
+    let http = |cache: &str| {
+        server(&format!(
+            "ssl_certificate_cache {cache}; ssl_certificate {{prefix}}/$ssl_server_name.pem; \
+             ssl_certificate_key {{prefix}}/$ssl_server_name.key; return 200 $ssl_server_name;"
+        ))
+    };
+    for (cache, kept) in [("max=4 inactive=1h valid=1h", true), ("off", false)] {
+        let server = forebay(&http(cache));
+        let files = ["pem", "key"].map(|end| server.prefix().join(format!("localhost.{end}")));
+        for (file, end) in files.iter().zip(["pem", "key"]) {
+            fs::write(file, fs::read(certificates().join(format!("ec.{end}"))).unwrap()).unwrap();
+        }
+        let ask = || curl(&server, &["-k", "https://localhost:{port}/"]);
+        assert_eq!(ask(), "localhost");
+        files.iter().for_each(|file| fs::remove_file(file).unwrap());
+        assert_eq!(ask() == "localhost", kept, "{cache}");
+    }
+}
+
+#[test]
+fn commands_of_openssl_are_obeyed() {
+    if !have("openssl") {
+        return;
+    }
+    let cases: [(&str, &[&str], &str); 5] = [
+        ("Ciphersuites TLS_CHACHA20_POLY1305_SHA256", &["-tls1_3"], "TLS_CHACHA20_POLY1305_SHA256"),
+        (
+            "CipherString ECDHE-ECDSA-AES128-GCM-SHA256",
+            &["-tls1_2"],
+            "ECDHE-ECDSA-AES128-GCM-SHA256",
+        ),
+        ("Curves P-384", &["-tls1_3"], "ECDH, secp384r1"),
+        ("MaxProtocol TLSv1.2", &[], "New, TLSv1.2"),
+        ("MinProtocol TLSv1.3", &["-tls1_2"], "alert protocol version"),
+    ];
+    for (command, words, want) in cases {
+        let http = server(&format!("ssl_conf_command {command}; return 200 x;"));
+        for said in both(&http, |server| s_client(server, words, &request("localhost"))) {
+            assert!(said.contains(want), "{command}\n{said}");
+        }
+    }
+}
+
+#[test]
 fn garbage_within_a_handshake_is_a_client_s_fault() {
     let hello = [&[22, 3, 1, 0, 5, 1, 0, 0, 1, 0][..], &[22, 3, 1, 0, 2, 9, 9]].concat();
     let server = forebay(&server(""));

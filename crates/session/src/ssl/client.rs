@@ -129,15 +129,14 @@ impl Client {
             send_name: settings.server_name == Some(true),
             ..ClientSettings::default()
         };
-        for (name, value) in settings.conf_commands.iter().flatten() {
-            let changes = Changes {
-                protocols: &mut built.protocols,
-                ciphers: &mut built.ciphers,
-                groups: &mut built.groups,
-                prefer_server_ciphers: None,
-            };
-            commands::change(changes, name, value, loader)?;
-        }
+        let commands = settings.conf_commands.as_deref().unwrap_or_default();
+        let mut changes = Changes {
+            protocols: &mut built.protocols,
+            ciphers: &mut built.ciphers,
+            groups: &mut built.groups,
+            prefer_server_ciphers: None,
+        };
+        commands::obey(&mut changes, commands, loader)?;
         let mut dynamic = None;
         if let Some(certificate) = settings.certificate.as_ref().filter(|arg| !arg.value.is_empty())
         {

@@ -16,25 +16,37 @@ pub struct Changes<'a> {
     pub prefer_server_ciphers: Option<&'a mut bool>,
 }
 
-/// Obeys a command of a server.
-pub fn apply(
+/// Obeys the commands of a server.
+pub fn of_server(
     settings: &mut ServerSettings,
-    name: &Arg,
-    value: &Arg,
+    commands: &[(Arg, Arg)],
     loader: &mut Loader<'_>,
 ) -> Result<(), Error> {
-    let changes = Changes {
+    let mut changes = Changes {
         protocols: &mut settings.protocols,
         ciphers: &mut settings.ciphers,
         groups: &mut settings.groups,
         prefer_server_ciphers: Some(&mut settings.prefer_server_ciphers),
     };
-    change(changes, name, value, loader)
+    obey(&mut changes, commands, loader)
 }
 
-/// Obeys a command.
-pub fn change(
-    to: Changes<'_>,
+/// Obeys commands. The suites of TLS 1.3 come last: OpenSSL keeps them apart from the others.
+pub fn obey(
+    to: &mut Changes<'_>,
+    commands: &[(Arg, Arg)],
+    loader: &mut Loader<'_>,
+) -> Result<(), Error> {
+    let of_tls13 = |name: &Arg| name.value.eq_ignore_ascii_case(b"Ciphersuites");
+    let (last, first): (Vec<_>, Vec<_>) = commands.iter().partition(|(name, _)| of_tls13(name));
+    for (name, value) in first.into_iter().chain(last) {
+        change(to, name, value, loader)?;
+    }
+    Ok(())
+}
+
+fn change(
+    to: &mut Changes<'_>,
     name: &Arg,
     value: &Arg,
     loader: &mut Loader<'_>,
@@ -51,6 +63,11 @@ pub fn change(
     match name.text()?.to_ascii_lowercase().as_str() {
         "cipherstring" => {
             let (ciphers, warnings) = Ciphers::parse(text).map_err(refuse)?;
+            *to.ciphers = ciphers;
+            warn(warnings);
+        }
+        "ciphersuites" => {
+            let (ciphers, warnings) = to.ciphers.clone().with_ciphersuites(text).map_err(refuse)?;
             *to.ciphers = ciphers;
             warn(warnings);
         }
@@ -88,8 +105,7 @@ fn version(text: &str) -> Option<u8> {
     })
 }
 
-fn options(to: Changes<'_>, list: &str) -> Result<(), String> {
-    let mut prefer = to.prefer_server_ciphers;
+fn options(to: &mut Changes<'_>, list: &str) -> Result<(), String> {
     for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let (on, option) = match word.strip_prefix('-') {
             Some(option) => (false, option),
@@ -97,7 +113,7 @@ fn options(to: Changes<'_>, list: &str) -> Result<(), String> {
         };
         match option.to_ascii_lowercase().as_str() {
             "serverpreference" => {
-                if let Some(prefer) = &mut prefer {
+                if let Some(prefer) = &mut to.prefer_server_ciphers {
                     **prefer = on;
                 }
             }

@@ -142,7 +142,21 @@ pub fn pair(
         let source = Source::of(&key.value, &loader.conf_prefix);
         let error =
             Error::emerg(key.span, format!("SSL_CTX_use_PrivateKey(\"{source}\") failed {why}"));
-        error.with_hint(format!("this is not the key of \"{}\"", certificate.lossy()))
+        error.with_hint(match fits_another(certificate, &secret, loader) {
+            true => "the certificate of this key must come first in its file".to_owned(),
+            false => format!("this is not the key of \"{}\"", certificate.lossy()),
+        })
+    })
+}
+
+/// Whether a key belongs to one of the certificates behind the first.
+fn fits_another(certificate: &Arg, secret: &PrivateKey, loader: &mut Loader<'_>) -> bool {
+    let source = Source::of(&certificate.value, &loader.conf_prefix);
+    let text = source.read(|path| loader.files.read(path)).unwrap_or_default();
+    let all = certificates_from_pem(&text).unwrap_or_default();
+    all.iter().any(|der| {
+        let alone = Chain::from_pem(forebay_tls::pem(der).as_bytes());
+        alone.is_ok_and(|alone| KeyPair::new(&alone, secret).is_ok())
     })
 }
 

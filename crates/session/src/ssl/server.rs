@@ -176,9 +176,8 @@ fn plain(settings: &Settings, loader: &mut Loader<'_>) -> Result<ServerSettings,
     if let Some(file) = &settings.dhparam {
         dhparam(file, loader)?;
     }
-    for (name, value) in settings.conf_commands.iter().flatten() {
-        commands::apply(&mut built, name, value, loader)?;
-    }
+    let commands = settings.conf_commands.as_deref().unwrap_or_default();
+    commands::of_server(&mut built, commands, loader)?;
     Ok(built)
 }
 
