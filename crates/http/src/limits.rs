@@ -50,6 +50,64 @@ pub const LEVELS: [(&str, Severity); 4] = [
     ("error", Severity::Error),
 ];
 
+/// What the limit modules have in common.
+#[derive(Default)]
+pub struct Common {
+    /// `…_dry_run`.
+    pub dry_run: Option<bool>,
+    /// `…_log_level`.
+    pub log_level: Option<Severity>,
+    /// `…_status`.
+    pub status: Option<u16>,
+}
+
+impl Common {
+    /// Takes over what is not set.
+    pub fn inherit(&mut self, parent: &Common) {
+        crate::inherit!(self, parent; dry_run, log_level, status);
+    }
+}
+
+/// The directives of a limit module: its own, and those that both have, with its prefix. Its settings
+/// have the common ones in a field `common`. What tables are written with is at hand.
+macro_rules! directives {
+    ($prefix:literal; $($own:expr,)*) => {{
+        use forebay_conf::{Arity, value};
+        use $crate::{limits, module::{ANY, set}};
+        &[
+            $($own,)*
+            set(
+                concat!($prefix, "_dry_run"),
+                &["on | off"],
+                "off",
+                ANY,
+                Arity::FLAG,
+                "Whether requests are only counted, never held up or rejected.",
+                |c, n, _| value::set_flag(&mut c.common.dry_run, n),
+            ),
+            set(
+                concat!($prefix, "_log_level"),
+                &["info | notice | warn | error"],
+                "error",
+                ANY,
+                Arity::ONE,
+                "How loud rejections are.",
+                |c, n, _| value::set_enum(&mut c.common.log_level, n, &limits::LEVELS),
+            ),
+            set(
+                concat!($prefix, "_status"),
+                &["code"],
+                "503",
+                ANY,
+                Arity::ONE,
+                "What rejected requests are answered with.",
+                |c, n, _| limits::set_status(&mut c.common.status, n),
+            ),
+        ]
+    }};
+}
+pub(crate) use directives;
+
 thread_local! {
     static KEY: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }

@@ -5,18 +5,17 @@
 use std::io::Write as _;
 
 use brotli::CompressorWriter;
-use forebay_conf::{
-    Arity, Error, Node,
-    value::{self, Bufs},
-};
+use forebay_conf::Error;
 use forebay_session::var::Registry;
 
-use super::gzip::{no_meaning, set_power};
+use super::{
+    coding::{Common, Responses, directives},
+    gzip::set_power,
+};
 use crate::{
     body::{Body, Fault},
     coding::{Coder, Coding, Finish, Progress, Sizes, Stream, quality, write_ratio},
-    mime::Types,
-    module::{self, ANY, ANY_IF, Builder, Cx, Directive, Module, set},
+    module::{self, Builder, Directive, Module},
     request::Request,
     response::Response,
 };
@@ -27,17 +26,14 @@ pub struct Brotli;
 /// What one level of the configuration says.
 #[derive(Default)]
 pub struct Conf {
-    on: Option<bool>,
-    buffers: Option<Bufs>,
-    types: Option<Types>,
-    level: Option<u32>,
+    common: Common,
     window_bits: Option<u8>,
-    min_length: Option<u64>,
 }
 
 impl module::Conf for Conf {
     fn inherit(&mut self, parent: &Self) {
-        crate::inherit!(self, parent; on, buffers, types, level, window_bits, min_length);
+        self.common.inherit(&parent.common);
+        crate::inherit!(self, parent; window_bits);
     }
 }
 
@@ -46,55 +42,8 @@ const WINDOWS: &str = "1k, 2k, 4k, 8k, 16k, 32k, 64k, 128k, 256k, 512k, 1m, 2m, 
 impl Module for Brotli {
     type Conf = Conf;
     const NAME: &'static str = "ngx_http_brotli_filter_module";
-    const DIRECTIVES: &'static [Directive<Conf>] = &[
-        set(
-            "brotli",
-            &["on | off"],
-            "off",
-            ANY_IF,
-            Arity::FLAG,
-            "Compresses responses with Brotli.",
-            |c, n, _| value::set_flag(&mut c.on, n),
-        ),
-        set(
-            "brotli_buffers",
-            &["number size"],
-            "32 4k|16 8k",
-            ANY,
-            Arity::TWO,
-            "The buffers of a compressed response; here they are as large as what is compressed.",
-            buffers,
-        ),
-        set(
-            "brotli_comp_level",
-            &["level"],
-            "6",
-            ANY,
-            Arity::ONE,
-            "How hard to compress, 0 to 11.",
-            |c, n, _| {
-                value::set_number(&mut c.level, n)?;
-                value::check_bounds(n, c.level.unwrap_or(6).into(), 0, Some(11))
-            },
-        ),
-        set(
-            "brotli_min_length",
-            &["length"],
-            "20",
-            ANY,
-            Arity::ONE,
-            "Shorter responses are not compressed, where the length is known.",
-            |c, n, _| value::set_size(&mut c.min_length, n),
-        ),
-        set(
-            "brotli_types",
-            &["mime-type ..."],
-            "text/html",
-            ANY,
-            Arity::SOME,
-            "Which types are compressed beside text/html.",
-            |c, n, cx| Types::set(&mut c.types, n, cx),
-        ),
+    const DIRECTIVES: &'static [Directive<Conf>] = directives!(
+        "brotli", "Compresses responses with Brotli.", 6 in 0 to 11;
         set(
             "brotli_window",
             &["size"],
@@ -104,18 +53,17 @@ impl Module for Brotli {
             "How far back the compressor looks for repetitions.",
             |c, n, _| set_power(&mut c.window_bits, n, 10, WINDOWS),
         ),
-    ];
+    );
 
     fn variables(registry: &mut Registry<Request>) {
         registry.builtin("brotli_ratio", |r, out| write_ratio(r, NAME, out));
     }
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if conf.on == Some(true) {
+        if let Some(responses) = conf.common.responses() {
             b.coding(Br {
-                types: conf.types.clone().unwrap_or_else(Types::html),
-                min_length: conf.min_length.unwrap_or(20),
-                level: conf.level.unwrap_or(6),
+                responses,
+                level: conf.common.level.unwrap_or(6),
                 window_bits: conf.window_bits.unwrap_or(19).into(),
             });
         }
@@ -123,16 +71,10 @@ impl Module for Brotli {
     }
 }
 
-fn buffers(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
-    value::set_bufs(&mut conf.buffers, node)?;
-    no_meaning(node, cx, "compressed bytes are sent as they come")
-}
-
 const NAME: &str = "br";
 
 struct Br {
-    types: Types,
-    min_length: u64,
+    responses: Responses,
     level: u32,
     window_bits: u32,
 }
@@ -143,8 +85,7 @@ impl Coding for Br {
     }
 
     fn takes(&self, response: &Response) -> bool {
-        response.content_length.is_none_or(|length| length >= self.min_length)
-            && self.types.has(response.content_type.as_ref())
+        self.responses.has(response)
     }
 
     fn quality(&self, r: &Request) -> u16 {

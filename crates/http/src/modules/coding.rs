@@ -9,7 +9,7 @@
 use std::mem;
 
 use bytes::Bytes;
-use forebay_conf::Error;
+use forebay_conf::{Error, value::Bufs};
 use forebay_wire::h1::Method;
 
 use super::{gzip::Accept, not_modified::NoConf};
@@ -17,9 +17,108 @@ use crate::{
     body::Body,
     coding::Coding,
     handler::{Filter, Filtered},
+    inherit,
+    mime::Types,
     module::{Builder, Directive, Module},
     request::Request,
+    response::Response,
 };
+
+/// What the compressing modules have in common.
+#[derive(Default)]
+pub struct Common {
+    pub on: Option<bool>,
+    pub buffers: Option<Bufs>,
+    pub level: Option<u32>,
+    pub min_length: Option<u64>,
+    pub types: Option<Types>,
+}
+
+impl Common {
+    pub fn inherit(&mut self, parent: &Common) {
+        inherit!(self, parent; on, buffers, level, min_length, types);
+    }
+
+    /// Which responses are compressed; `None`: none.
+    pub fn responses(&self) -> Option<Responses> {
+        (self.on == Some(true)).then(|| Responses {
+            types: self.types.clone().unwrap_or_else(Types::html),
+            min_length: self.min_length.unwrap_or(20),
+        })
+    }
+}
+
+/// Which responses a coding is for.
+pub struct Responses {
+    types: Types,
+    min_length: u64,
+}
+
+impl Responses {
+    pub fn has(&self, response: &Response) -> bool {
+        response.content_length.is_none_or(|length| length >= self.min_length)
+            && self.types.has(response.content_type.as_ref())
+    }
+}
+
+/// The directives of a compressing module: those that all of them have, with its prefix, and its own.
+/// Its settings have the common ones in a field `common`. What tables are written with is at hand.
+macro_rules! directives {
+    ($prefix:literal, $doc:literal, $default:literal in $low:literal to $high:literal; $($own:expr,)*) => {{
+        use forebay_conf::{Arity, value};
+        use $crate::{mime::Types, module::{ANY, ANY_IF, set}, modules::gzip::no_meaning};
+        &[
+            set($prefix, &["on | off"], "off", ANY_IF, Arity::FLAG, $doc, |c, n, _| {
+                value::set_flag(&mut c.common.on, n)
+            }),
+            set(
+                concat!($prefix, "_buffers"),
+                &["number size"],
+                "32 4k|16 8k",
+                ANY,
+                Arity::TWO,
+                "The buffers of a compressed response; here they are as large as what is compressed.",
+                |c, n, cx| {
+                    value::set_bufs(&mut c.common.buffers, n)?;
+                    no_meaning(n, cx, "compressed bytes are sent as they come")
+                },
+            ),
+            set(
+                concat!($prefix, "_comp_level"),
+                &["level"],
+                stringify!($default),
+                ANY,
+                Arity::ONE,
+                concat!("How hard to compress, ", $low, " to ", $high, "."),
+                |c, n, _| {
+                    value::set_number(&mut c.common.level, n)?;
+                    let level = c.common.level.unwrap_or($default);
+                    value::check_bounds(n, level.into(), $low, Some($high))
+                },
+            ),
+            set(
+                concat!($prefix, "_min_length"),
+                &["length"],
+                "20",
+                ANY,
+                Arity::ONE,
+                "Shorter responses are not compressed, where the length is known.",
+                |c, n, _| value::set_size(&mut c.common.min_length, n),
+            ),
+            set(
+                concat!($prefix, "_types"),
+                &["mime-type ..."],
+                "text/html",
+                ANY,
+                Arity::SOME,
+                "Which types are compressed beside text/html.",
+                |c, n, cx| Types::set(&mut c.common.types, n, cx),
+            ),
+            $($own,)*
+        ]
+    }};
+}
+pub(super) use directives;
 
 /// The filter of all content codings.
 pub struct Codings;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use forebay_conf::{Arity, Contexts, Error, Node, value};
+use forebay_conf::{Contexts, Error, Node, value};
 use forebay_session::{
     limit_conn::{Connections, Held, MAX_KEY, Refused, hold},
     log::Severity,
@@ -17,7 +17,7 @@ use crate::{
     handler::{Flow, Handler},
     inherit,
     limits::{self, Verdict},
-    module::{self, ANY, Builder, Cx, Directive, Module, set},
+    module::{self, Builder, Cx, Directive, Module},
     request::Request,
 };
 
@@ -28,14 +28,13 @@ pub struct LimitConn;
 #[derive(Default)]
 pub struct Conf {
     limits: Option<Vec<Limit>>,
-    dry_run: Option<bool>,
-    log_level: Option<Severity>,
-    status: Option<u16>,
+    common: limits::Common,
 }
 
 impl module::Conf for Conf {
     fn inherit(&mut self, parent: &Self) {
-        inherit!(self, parent; limits, dry_run, log_level, status);
+        inherit!(self, parent; limits);
+        self.common.inherit(&parent.common);
     }
 }
 
@@ -49,7 +48,8 @@ struct Limit {
 impl Module for LimitConn {
     type Conf = Conf;
     const NAME: &'static str = "ngx_http_limit_conn_module";
-    const DIRECTIVES: &'static [Directive<Conf>] = &[
+    const DIRECTIVES: &'static [Directive<Conf>] = limits::directives!(
+        "limit_conn";
         set(
             "limit_conn_zone",
             &["key zone=name:size"],
@@ -68,34 +68,7 @@ impl Module for LimitConn {
             "How many requests of a key may be in progress.",
             limit_conn,
         ),
-        set(
-            "limit_conn_dry_run",
-            &["on | off"],
-            "off",
-            ANY,
-            Arity::FLAG,
-            "Whether requests are only counted, never rejected.",
-            |c, n, _| value::set_flag(&mut c.dry_run, n),
-        ),
-        set(
-            "limit_conn_log_level",
-            &["info | notice | warn | error"],
-            "error",
-            ANY,
-            Arity::ONE,
-            "How loud rejections are.",
-            |c, n, _| value::set_enum(&mut c.log_level, n, &limits::LEVELS),
-        ),
-        set(
-            "limit_conn_status",
-            &["code"],
-            "503",
-            ANY,
-            Arity::ONE,
-            "What rejected requests are answered with.",
-            |c, n, _| limits::set_status(&mut c.status, n),
-        ),
-    ];
+    );
 
     fn variables(registry: &mut Registry<Request>) {
         registry.builtin("limit_conn_status", |r, out| match r.main.limit_conn.get() {
@@ -111,9 +84,9 @@ impl Module for LimitConn {
         if let Some(limits) = &conf.limits {
             b.preaccess(Limiter {
                 limits: limits.clone(),
-                dry_run: conf.dry_run.unwrap_or(false),
-                log_level: conf.log_level.unwrap_or(Severity::Error),
-                status: conf.status.unwrap_or(503),
+                dry_run: conf.common.dry_run.unwrap_or(false),
+                log_level: conf.common.log_level.unwrap_or(Severity::Error),
+                status: conf.common.status.unwrap_or(503),
             });
         }
         Ok(())

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_conf::{Arg, Arity, Contexts, Error, Node, value};
+use forebay_conf::{Arg, Contexts, Error, Node, value};
 use forebay_rt::clock;
 use forebay_session::{
     keyed::{Keyed, Shard, Slot},
@@ -24,7 +24,7 @@ use crate::{
     handler::{Flow, Handler},
     inherit,
     limits::{self, Verdict},
-    module::{self, ANY, Builder, Cx, Directive, Module, set},
+    module::{self, Builder, Cx, Directive, Module},
     request::Request,
 };
 
@@ -35,14 +35,13 @@ pub struct LimitReq;
 #[derive(Default)]
 pub struct Conf {
     limits: Option<Vec<Limit>>,
-    dry_run: Option<bool>,
-    log_level: Option<Severity>,
-    status: Option<u16>,
+    common: limits::Common,
 }
 
 impl module::Conf for Conf {
     fn inherit(&mut self, parent: &Self) {
-        inherit!(self, parent; limits, dry_run, log_level, status);
+        inherit!(self, parent; limits);
+        self.common.inherit(&parent.common);
     }
 }
 
@@ -108,7 +107,8 @@ const NEVER: i64 = i64::MAX / 1000 * 1000;
 impl Module for LimitReq {
     type Conf = Conf;
     const NAME: &'static str = "ngx_http_limit_req_module";
-    const DIRECTIVES: &'static [Directive<Conf>] = &[
+    const DIRECTIVES: &'static [Directive<Conf>] = limits::directives!(
+        "limit_req";
         set(
             "limit_req_zone",
             &["key zone=name:size rate=rate"],
@@ -127,34 +127,7 @@ impl Module for LimitReq {
             "Limits the rate of requests by a zone.",
             limit_req,
         ),
-        set(
-            "limit_req_dry_run",
-            &["on | off"],
-            "off",
-            ANY,
-            Arity::FLAG,
-            "Whether requests are only counted, never held up.",
-            |c, n, _| value::set_flag(&mut c.dry_run, n),
-        ),
-        set(
-            "limit_req_log_level",
-            &["info | notice | warn | error"],
-            "error",
-            ANY,
-            Arity::ONE,
-            "How loud rejections are; delays are one step milder.",
-            |c, n, _| value::set_enum(&mut c.log_level, n, &limits::LEVELS),
-        ),
-        set(
-            "limit_req_status",
-            &["code"],
-            "503",
-            ANY,
-            Arity::ONE,
-            "What rejected requests are answered with.",
-            |c, n, _| limits::set_status(&mut c.status, n),
-        ),
-    ];
+    );
 
     fn variables(registry: &mut Registry<Request>) {
         registry.builtin("limit_req_status", |r, out| match r.main.limit_req.get() {
@@ -168,17 +141,17 @@ impl Module for LimitReq {
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
         if let Some(limits) = &conf.limits {
-            let log_level = conf.log_level.unwrap_or(Severity::Error);
+            let log_level = conf.common.log_level.unwrap_or(Severity::Error);
             b.preaccess(Limiter {
                 limits: limits.clone(),
-                dry_run: conf.dry_run.unwrap_or(false),
+                dry_run: conf.common.dry_run.unwrap_or(false),
                 log_level,
                 delay_log_level: match log_level {
                     Severity::Error => Severity::Warn,
                     Severity::Warn => Severity::Notice,
                     _ => Severity::Info,
                 },
-                status: conf.status.unwrap_or(503),
+                status: conf.common.status.unwrap_or(503),
             });
         }
         Ok(())

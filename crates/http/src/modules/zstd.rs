@@ -7,19 +7,15 @@
 
 use std::io::{self, Write as _};
 
-use forebay_conf::{
-    Arity, Error, Node,
-    value::{self, Bufs},
-};
+use forebay_conf::Error;
 use forebay_session::var::Registry;
 use zstd::stream::write::Encoder as Writer;
 
-use super::gzip::no_meaning;
+use super::coding::{Common, Responses, directives};
 use crate::{
     body::{Body, Fault},
     coding::{Coder, Coding, Finish, Progress, Sizes, Stream, quality, write_ratio},
-    mime::Types,
-    module::{self, ANY, ANY_IF, Builder, Cx, Directive, Module, set},
+    module::{self, Builder, Directive, Module},
     request::Request,
     response::Response,
 };
@@ -30,92 +26,31 @@ pub struct Zstd;
 /// What one level of the configuration says.
 #[derive(Default)]
 pub struct Conf {
-    on: Option<bool>,
-    buffers: Option<Bufs>,
-    types: Option<Types>,
-    level: Option<u32>,
-    min_length: Option<u64>,
+    common: Common,
 }
 
 impl module::Conf for Conf {
     fn inherit(&mut self, parent: &Self) {
-        crate::inherit!(self, parent; on, buffers, types, level, min_length);
+        self.common.inherit(&parent.common);
     }
 }
 
 impl Module for Zstd {
     type Conf = Conf;
     const NAME: &'static str = "ngx_http_zstd_filter_module";
-    const DIRECTIVES: &'static [Directive<Conf>] = &[
-        set(
-            "zstd",
-            &["on | off"],
-            "off",
-            ANY_IF,
-            Arity::FLAG,
-            "Compresses responses with Zstandard.",
-            |c, n, _| value::set_flag(&mut c.on, n),
-        ),
-        set(
-            "zstd_buffers",
-            &["number size"],
-            "32 4k|16 8k",
-            ANY,
-            Arity::TWO,
-            "The buffers of a compressed response; here they are as large as what is compressed.",
-            buffers,
-        ),
-        set(
-            "zstd_comp_level",
-            &["level"],
-            "1",
-            ANY,
-            Arity::ONE,
-            "How hard to compress, 1 to 22.",
-            |c, n, _| {
-                value::set_number(&mut c.level, n)?;
-                value::check_bounds(n, c.level.unwrap_or(1).into(), 1, Some(22))
-            },
-        ),
-        set(
-            "zstd_min_length",
-            &["length"],
-            "20",
-            ANY,
-            Arity::ONE,
-            "Shorter responses are not compressed, where the length is known.",
-            |c, n, _| value::set_size(&mut c.min_length, n),
-        ),
-        set(
-            "zstd_types",
-            &["mime-type ..."],
-            "text/html",
-            ANY,
-            Arity::SOME,
-            "Which types are compressed beside text/html.",
-            |c, n, cx| Types::set(&mut c.types, n, cx),
-        ),
-    ];
+    const DIRECTIVES: &'static [Directive<Conf>] =
+        directives!("zstd", "Compresses responses with Zstandard.", 1 in 1 to 22;);
 
     fn variables(registry: &mut Registry<Request>) {
         registry.builtin("zstd_ratio", |r, out| write_ratio(r, NAME, out));
     }
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if conf.on == Some(true) {
-            b.coding(Zst {
-                types: conf.types.clone().unwrap_or_else(Types::html),
-                min_length: conf.min_length.unwrap_or(20),
-                level: conf.level.unwrap_or(1) as i32,
-            });
+        if let Some(responses) = conf.common.responses() {
+            b.coding(Zst { responses, level: conf.common.level.unwrap_or(1) as i32 });
         }
         Ok(())
     }
-}
-
-fn buffers(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
-    value::set_bufs(&mut conf.buffers, node)?;
-    no_meaning(node, cx, "compressed bytes are sent as they come")
 }
 
 const NAME: &str = "zstd";
@@ -125,8 +60,7 @@ const NAME: &str = "zstd";
 const MAX_WINDOW_BITS: u32 = 23;
 
 struct Zst {
-    types: Types,
-    min_length: u64,
+    responses: Responses,
     level: i32,
 }
 
@@ -136,8 +70,7 @@ impl Coding for Zst {
     }
 
     fn takes(&self, response: &Response) -> bool {
-        response.content_length.is_none_or(|length| length >= self.min_length)
-            && self.types.has(response.content_type.as_ref())
+        self.responses.has(response)
     }
 
     fn quality(&self, r: &Request) -> u16 {

@@ -9,21 +9,18 @@ mod accept;
 mod encode;
 
 use bytes::Bytes;
-use forebay_conf::{
-    Arity, Error, Node,
-    value::{self, Bufs},
-};
+use forebay_conf::{Error, Node, value};
 use forebay_session::{regex::Regex, var::Registry};
 use forebay_wire::h1::Version;
 
 pub use accept::Accept;
 
 use self::accept::proxied;
+use super::coding::{Common, Responses, directives};
 use crate::{
     body::Body,
     coding::{Coding, Sizes, write_ratio},
-    mime::Types,
-    module::{self, ANY, ANY_IF, Builder, Cx, Directive, Module, set},
+    module::{self, Builder, Cx, Directive, Module},
     request::Request,
     response::Response,
 };
@@ -34,15 +31,11 @@ pub struct Gzip;
 /// What one level of the configuration says.
 #[derive(Default)]
 pub struct Conf {
-    on: Option<bool>,
-    buffers: Option<Bufs>,
-    types: Option<Types>,
-    level: Option<u32>,
+    common: Common,
     window_bits: Option<u8>,
     hash: Option<u8>,
     postpone: Option<u64>,
     no_buffer: Option<bool>,
-    min_length: Option<u64>,
     vary: Option<bool>,
     http_version: Option<Version>,
     proxied: Option<u32>,
@@ -52,49 +45,17 @@ pub struct Conf {
 
 impl module::Conf for Conf {
     fn inherit(&mut self, parent: &Self) {
+        self.common.inherit(&parent.common);
         crate::inherit!(self, parent;
-            on, buffers, types, level, window_bits, hash, postpone, no_buffer, min_length,
-            vary, http_version, proxied, disable, disable_msie6);
+            window_bits, hash, postpone, no_buffer, vary, http_version, proxied, disable, disable_msie6);
     }
 }
 
 impl Module for Gzip {
     type Conf = Conf;
     const NAME: &'static str = "ngx_http_gzip_filter_module";
-    const DIRECTIVES: &'static [Directive<Conf>] = &[
-        set(
-            "gzip",
-            &["on | off"],
-            "off",
-            ANY_IF,
-            Arity::FLAG,
-            "Compresses responses.",
-            |c, n, _| value::set_flag(&mut c.on, n),
-        ),
-        set(
-            "gzip_buffers",
-            &["number size"],
-            "32 4k|16 8k",
-            ANY,
-            Arity::TWO,
-            "The buffers of a compressed response; here they are as large as what is compressed.",
-            |c, n, cx| {
-                value::set_bufs(&mut c.buffers, n)?;
-                no_meaning(n, cx, "compressed bytes are sent as they come")
-            },
-        ),
-        set(
-            "gzip_comp_level",
-            &["level"],
-            "1",
-            ANY,
-            Arity::ONE,
-            "How hard to compress, 1 to 9.",
-            |c, n, _| {
-                value::set_number(&mut c.level, n)?;
-                value::check_bounds(n, c.level.unwrap_or(1).into(), 1, Some(9))
-            },
-        ),
+    const DIRECTIVES: &'static [Directive<Conf>] = directives!(
+        "gzip", "Compresses responses.", 1 in 1 to 9;
         set(
             "gzip_disable",
             &["regex ..."],
@@ -127,15 +88,6 @@ impl Module for Gzip {
                 let table = [("1.0", Version::Http10), ("1.1", Version::Http11)];
                 value::set_enum(&mut c.http_version, n, &table)
             },
-        ),
-        set(
-            "gzip_min_length",
-            &["length"],
-            "20",
-            ANY,
-            Arity::ONE,
-            "Shorter responses are not compressed, where the length is known.",
-            |c, n, _| value::set_size(&mut c.min_length, n),
         ),
         set(
             "gzip_no_buffer",
@@ -173,15 +125,6 @@ impl Module for Gzip {
             },
         ),
         set(
-            "gzip_types",
-            &["mime-type ..."],
-            "text/html",
-            ANY,
-            Arity::SOME,
-            "Which types are compressed beside text/html.",
-            |c, n, cx| Types::set(&mut c.types, n, cx),
-        ),
-        set(
             "gzip_vary",
             &["on | off"],
             "off",
@@ -211,20 +154,19 @@ impl Module for Gzip {
                 no_meaning(n, cx, "nothing waits for more")
             },
         ),
-    ];
+    );
 
     fn variables(registry: &mut Registry<Request>) {
         registry.builtin("gzip_ratio", |r, out| write_ratio(r, CODING, out));
     }
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if conf.on == Some(true) {
+        if let Some(responses) = conf.common.responses() {
             b.coding(GzipCoding {
                 accept: Accept::of(conf),
-                types: conf.types.clone().unwrap_or_else(Types::html),
-                min_length: conf.min_length.unwrap_or(20),
+                responses,
                 settings: encode::Settings {
-                    level: conf.level.unwrap_or(1),
+                    level: conf.common.level.unwrap_or(1),
                     window_bits: conf.window_bits.unwrap_or(15),
                 },
             });
@@ -267,8 +209,7 @@ fn disable(conf: &mut Conf, node: &Node, _cx: &mut Cx<'_, '_>) -> Result<(), Err
 
 struct GzipCoding {
     accept: Accept,
-    types: Types,
-    min_length: u64,
+    responses: Responses,
     settings: encode::Settings,
 }
 
@@ -280,8 +221,7 @@ impl Coding for GzipCoding {
     }
 
     fn takes(&self, response: &Response) -> bool {
-        response.content_length.is_none_or(|length| length >= self.min_length)
-            && self.types.has(response.content_type.as_ref())
+        self.responses.has(response)
     }
 
     fn quality(&self, r: &Request) -> u16 {
