@@ -219,7 +219,11 @@ fn block(
     cx: &mut Cx<'_, '_>,
     level: LocId,
 ) -> Result<(Contexts, Conf), Error> {
-    let upstream = cx.upstreams.define(node.text(0)?, node.span, cx.loader)?;
+    let names_servers = |line: &Node| matches!(line.name(), "server" | "state");
+    if !node.children().iter().any(names_servers) {
+        return Err(Error::emerg(node.span, "no servers are inside upstream"));
+    }
+    let upstream = cx.upstreams.define(node.text(0)?, node.span)?;
     c.blocks.push((level, upstream.clone()));
     Ok((Contexts::UPSTREAM, Conf { upstream: Some(upstream), ..Conf::default() }))
 }

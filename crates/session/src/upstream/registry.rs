@@ -113,13 +113,8 @@ impl Upstreams {
 
     /// A block of that name begins.
     ///
-    /// Errors: nginx's `duplicate upstream "x"` and `upstream "x" may not have port 80 in FILE:LINE`.
-    pub fn define(
-        &mut self,
-        name: &str,
-        span: Span,
-        loader: &Loader<'_>,
-    ) -> Result<Arc<Upstream>, Error> {
+    /// Errors: nginx's `duplicate upstream "x"` and `upstream "x" may not have port 80`.
+    pub fn define(&mut self, name: &str, span: Span) -> Result<Arc<Upstream>, Error> {
         let Some(found) = self.list.iter().find(|known| known.is_named(name)).cloned() else {
             let upstream = self.add(name, None, span);
             *upstream.draft() = Some(Settings::default());
@@ -130,10 +125,9 @@ impl Upstreams {
             return Err(Error::emerg(span, format!("duplicate upstream \"{name}\"")));
         }
         if let Some(target) = found.target.as_ref().filter(|target| target.has_port) {
-            let (file, line) = (loader.sources.path(found.span.file), found.span.line);
-            let (port, file) = (target.port, file.display());
-            let text = format!("upstream \"{name}\" may not have port {port} in {file}:{line}");
-            return Err(Error::emerg(span, text));
+            // nginx names the place of the port, not that of the block.
+            let text = format!("upstream \"{name}\" may not have port {}", target.port);
+            return Err(Error::emerg(found.span, text));
         }
         *found.draft() = Some(Settings::default());
         self.block = Some(found.clone());
@@ -159,8 +153,13 @@ impl Upstreams {
         upstream
     }
 
-    /// Makes the groups, when all is read; what is wrong goes to the loader.
+    /// Makes the groups, when all is read; what is wrong goes to the loader. With errors there are no
+    /// groups.
     pub fn finish(&self, loader: &mut Loader<'_>) {
+        if loader.diags.has_errors() {
+            // A server that was wrong is missing, a block that was wrong is no block.
+            return;
+        }
         for upstream in &self.list {
             let settings = match (&*upstream.draft(), &upstream.target) {
                 (Some(settings), _) => Ok(settings.clone()),
@@ -219,9 +218,6 @@ impl Upstreams {
 
 /// `ngx_http_upstream_init_round_robin`.
 fn check(settings: &Settings, upstream: &Upstream) -> Result<(), Error> {
-    if settings.servers.is_empty() && !settings.may_be_empty {
-        return Err(Error::emerg(upstream.span, "no servers are inside upstream"));
-    }
     let has_primary = settings.servers.iter().any(|server| !server.backup);
     if has_primary || settings.may_be_empty {
         return Ok(());
@@ -247,4 +243,87 @@ fn implicit(target: &Target, span: Span, loader: &mut Loader<'_>) -> Result<Sett
 pub(crate) fn addresses(target: &Target, loader: &mut Loader<'_>) -> Option<Vec<Addr>> {
     let found = loader.files.resolve(&target.host).ok().filter(|found| !found.is_empty())?;
     Some(found.into_iter().map(|ip| Addr::Tcp((ip, target.port).into())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::loading;
+
+    fn target(text: &str) -> Target {
+        Target::parse(text, 80, false).unwrap().0
+    }
+
+    fn used(all: &mut Upstreams, text: &str) -> Result<Arc<Upstream>, String> {
+        all.used(&target(text), Span::default()).map_err(|error| error.message)
+    }
+
+    fn block(all: &mut Upstreams, name: &str, server: &str) -> Result<(), String> {
+        let upstream = all.define(name, Span::default()).map_err(|error| error.message)?;
+        let server = Server::new(target(server), Span::default());
+        upstream.draft().as_mut().unwrap().servers.push(server);
+        Ok(())
+    }
+
+    fn first(upstream: &Upstream) -> String {
+        upstream.group().peers()[0].name.to_string()
+    }
+
+    #[test]
+    fn a_name_stands_for_its_block_wherever_that_is() {
+        let mut all = Upstreams::default();
+        let before = used(&mut all, "u").unwrap();
+        block(&mut all, "U", "10.0.0.1:81").unwrap();
+        let after = used(&mut all, "u").unwrap();
+        assert!(Arc::ptr_eq(&before, &after));
+        loading(|loader| all.finish(loader));
+        assert_eq!(first(&before), "10.0.0.1:81");
+        // As a request's variables name it: the block has no port.
+        assert!(all.find(&target("u")).is_some() && all.find(&target("u:80")).is_none());
+    }
+
+    #[test]
+    fn an_address_is_a_group_for_each_port() {
+        let mut all = Upstreams::default();
+        let a = used(&mut all, "10.0.0.1").unwrap();
+        let b = used(&mut all, "10.0.0.1:81").unwrap();
+        let c = used(&mut all, "10.0.0.1:80").unwrap();
+        let unix = used(&mut all, "unix:/x").unwrap();
+        let name = used(&mut all, "localhost:82").unwrap();
+        assert!(Arc::ptr_eq(&a, &c) && !Arc::ptr_eq(&a, &b));
+        loading(|loader| all.finish(loader));
+        let names = [&a, &b, &unix, &name].map(|upstream| first(upstream));
+        assert_eq!(names, ["10.0.0.1:80", "10.0.0.1:81", "unix:/x", "127.0.0.1:82"]);
+        assert!(all.find(&target("10.0.0.1:81")).is_some());
+        assert!(all.find(&target("10.0.0.1:82")).is_none());
+    }
+
+    #[test]
+    fn names_that_clash_have_nginx_texts() {
+        let mut all = Upstreams::default();
+        block(&mut all, "u", "10.0.0.1:81").unwrap();
+        assert_eq!(block(&mut all, "u", "10.0.0.1:81").unwrap_err(), "duplicate upstream \"u\"");
+        let text = "upstream \"u\" may not have port 81";
+        assert_eq!(used(&mut all, "u:81").err().unwrap(), text);
+        let mut all = Upstreams::default();
+        used(&mut all, "u:81").unwrap();
+        assert_eq!(block(&mut all, "u", "10.0.0.1:81").unwrap_err(), text);
+    }
+
+    #[test]
+    fn a_reload_goes_on_by_name_and_port() {
+        let made = |names: &[&str]| {
+            let mut all = Upstreams::default();
+            names.iter().for_each(|name| drop(used(&mut all, name).unwrap()));
+            loading(|loader| all.finish(loader));
+            all
+        };
+        let old = made(&["10.0.0.1:81", "10.0.0.1:82"]);
+        old.list[1].group().peers()[0].begin(1);
+        let new = made(&["10.0.0.1:82", "10.0.0.1:83", "10.0.0.1:81"]);
+        new.take_over(&old);
+        let connections: Vec<_> =
+            new.iter().map(|upstream| upstream.group().peers()[0].connections()).collect();
+        assert_eq!(connections, [1, 0, 0]);
+    }
 }
