@@ -10,9 +10,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use forebay_conf::{Arity, Contexts, Error, Loader, Node, Spec};
 use forebay_session::{
     log::LogSet,
+    ssl,
     upstream::{Upstream, Upstreams},
     var::Registry,
     zone::Zones,
@@ -310,8 +312,8 @@ impl Builder<'_, '_, '_> {
 pub struct PassesTo {
     /// The servers.
     pub upstream: Arc<Upstream>,
-    /// Whether over TLS.
-    pub tls: bool,
+    /// Over TLS: how, and the host that the URL names.
+    pub tls: Option<(Arc<ssl::client::Client>, Bytes)>,
     /// How long they may take to answer, in milliseconds.
     pub read_timeout_ms: u64,
 }

@@ -11,9 +11,10 @@ use std::{
 };
 
 use forebay_testkit::{
-    Kind, Server, Signal,
+    Kind, Server, Signal, certs,
     dns::{A, DnsServer, Record, Reply},
     raw::Client,
+    tempdir::TempDir,
     wait_for,
 };
 
@@ -133,6 +134,29 @@ fn a_server_that_is_not_well_gets_no_requests() {
     b.well.store(false, SeqCst);
     until(&server, "502");
     assert!(server.error_log().contains("no live upstreams while connecting to upstream"));
+}
+
+#[test]
+fn checks_speak_tls_where_requests_do_and_see_who_answers() {
+    let dir = TempDir::new().unwrap();
+    certs::write(dir.path()).unwrap();
+    let certs = dir.path().display();
+    let well = "return 200 well;";
+    let http = |name: &str| {
+        format!(
+            "ssl_certificate {certs}/ec.pem; ssl_certificate_key {certs}/ec.key; \
+             server {{ listen 127.0.0.1:{{port2}} ssl; location / {{ {well} }} }} \
+             upstream u {{ server 127.0.0.1:{{port2}}; }} \
+             proxy_ssl_verify on; proxy_ssl_trusted_certificate {certs}/ca.pem; \
+             proxy_ssl_name {name};"
+        )
+    };
+    let location = "proxy_pass https://u; health_check interval=50ms mandatory uri=/health;";
+    let good = start(&conf(&http("localhost"), location));
+    until(&good, "well");
+    let bad = start(&conf(&http("elsewhere.test"), &location.replace("mandatory", "")));
+    let told = "peer is unhealthy while SSL handshaking to upstream";
+    assert!(wait_for(|| bad.error_log().contains(told), LIMIT), "{}", bad.error_log());
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Active health checks in NGINX Plus's form (`ngx_http_upstream_hc_module`); the checks themselves are
 //! in [`forebay_session::upstream::health`].
 //!
-//! Leaves out: `type=grpc`, `require` in `match`, checks over TLS; all are refused.
+//! Leaves out: `type=grpc`, `require` in `match`; both are refused. The requests of checks have the
+//! fields `Host` and `Connection` only.
 //!
 //! DIFFERS(health-check-without-zone): NGINX Plus wants a `zone` for a group that is checked; here all
 //! threads share a group anyway.
@@ -12,7 +13,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use forebay_conf::{Arity, Contexts, Error, Node};
 use forebay_session::upstream::health::{
-    Match,
+    Match, Tls,
     directives::{self, HealthCheck as Parameters},
 };
 
@@ -70,10 +71,17 @@ impl Module for HealthCheck {
                             in the same location";
                 return Err(Error::emerg(*span, text));
             };
-            if to.tls {
-                let text = "\"health_check\" directive over \"https://\" is not supported yet";
-                return Err(Error::emerg(*span, text));
-            }
+            let tls = match &to.tls {
+                None => None,
+                Some((client, host)) => match client.fixed(host) {
+                    Some((config, name)) => Some(Tls { config, name }),
+                    None => {
+                        let text = "\"health_check\" directive cannot be with variables in \
+                                    \"proxy_ssl_name\" and \"proxy_ssl_certificate\"";
+                        return Err(Error::emerg(*span, text));
+                    }
+                },
+            };
             let tests = match &parameters.tests {
                 None => None,
                 Some(arg) => {
@@ -85,7 +93,7 @@ impl Module for HealthCheck {
                     Some(known.ok_or_else(fail)?)
                 }
             };
-            let check = parameters.finish(&to.upstream.name, tests, to.read_timeout_ms);
+            let check = parameters.finish(&to.upstream.name, tests, tls, to.read_timeout_ms);
             to.upstream.add_check(check);
         }
         Ok(())

@@ -162,6 +162,16 @@ impl Client {
         Ok(Client { config, number: NUMBERS.fetch_add(1, Relaxed), name, dynamic })
     }
 
+    /// Whom to speak to where there is no request: health checks. `None`: variables say who.
+    pub fn fixed(&self, host: &[u8]) -> Option<(Arc<ClientConfig>, String)> {
+        let own = match &self.name {
+            None => None,
+            Some(name) => Some(name.as_text()?),
+        };
+        let name = String::from_utf8_lossy(without_port(own.unwrap_or(host))).into_owned();
+        self.dynamic.is_none().then(|| (self.config.clone(), name))
+    }
+
     /// Works out whom a request speaks to; `host`: where it goes, if nothing else is said.
     pub fn identify<S: Scope>(&self, scope: &S, host: &[u8]) -> Identity {
         let own = self.name.as_ref().map(|name| name.value(scope));

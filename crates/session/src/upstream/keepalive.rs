@@ -24,9 +24,9 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use forebay_rt::{clock, listen::Addr, task, timer::Timer};
+use forebay_rt::{clock, task, timer::Timer};
 
-use super::Peer;
+use super::{Peer, peer::Key};
 
 /// What the pool asks of a connection.
 pub trait Idle: Send + 'static {
@@ -139,7 +139,7 @@ enum Watcher {
 }
 
 struct Item<C> {
-    addr: Addr,
+    key: Key,
     /// The thread whose event loop knows it.
     thread: usize,
     since_ms: u64,
@@ -198,7 +198,7 @@ impl<C: Idle> Pool<C> {
         let shard = self.0.shards[index].get().filter(|shard| shard.len.load(Relaxed) > 0)?;
         loop {
             let mut keeping = lock(shard);
-            let is_it = |item: &Item<C>| item.kept.tag == tag && item.addr == peer.addr;
+            let is_it = |item: &Item<C>| item.kept.tag == tag && item.key == peer.key;
             let at = keeping.items.iter().rposition(is_it)?;
             let mut item = keeping.items.remove(at)?;
             self.0.left(shard, &keeping, 1);
@@ -234,8 +234,8 @@ impl<C: Idle> Pool<C> {
             return;
         }
         let ends_ms = now_ms.saturating_add(settings.timeout_ms);
-        let (addr, kept) = (peer.addr.clone(), Kept { stolen: false, ..kept });
-        let mut item = Item { addr, thread, since_ms: now_ms, ends_ms, kept };
+        let (key, kept) = (peer.key.clone(), Kept { stolen: false, ..kept });
+        let mut item = Item { key, thread, since_ms: now_ms, ends_ms, kept };
         let mut keeping = lock(shard);
         match &keeping.watcher {
             Watcher::Waits(waker) if item.is_closed(waker) => {
@@ -415,7 +415,7 @@ async fn watch<C: Idle>(pool: Weak<Inner<C>>, index: usize) {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
-    use forebay_rt::task::block_on;
+    use forebay_rt::{listen::Addr, task::block_on};
 
     use super::*;
     use crate::upstream::{Group, Weights};

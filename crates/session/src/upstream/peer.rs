@@ -2,6 +2,8 @@
 //!
 //! Invariant: what changes is in [`State`], which a reload takes over; all else is as configured.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{
     Arc,
     atomic::{
@@ -112,6 +114,22 @@ impl Average {
     }
 }
 
+/// An address that is cloned without taking memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Tcp(SocketAddr),
+    Unix(Arc<Path>),
+}
+
+impl From<&Addr> for Key {
+    fn from(addr: &Addr) -> Key {
+        match addr {
+            Addr::Tcp(addr) => Key::Tcp(*addr),
+            Addr::Unix(path) => Key::Unix(path.as_path().into()),
+        }
+    }
+}
+
 /// One server at one address.
 pub struct Peer {
     /// Where it is.
@@ -122,6 +140,8 @@ pub struct Peer {
     pub server: Box<str>,
     /// What a request that is bound to it carries: its `route=`, or the MD5 of its address.
     pub sticky_id: Box<str>,
+    /// The address again, for what must tell connections apart.
+    pub(crate) key: Key,
     /// `service=` of the server.
     pub(crate) service: Option<Box<str>>,
     /// Whether it is asked only when no primary server can be.
@@ -148,7 +168,8 @@ impl Peer {
         let name: Box<str> = addr.to_string().into();
         let sticky_id = weights.route.clone().unwrap_or_else(|| sticky::id_of(&name));
         let (server, service) = (server.target.text.clone(), server.service.clone());
-        Peer { addr, name, server, sticky_id, service, is_backup, id, weights, state, shared }
+        let key = Key::from(&addr);
+        Peer { addr, name, server, sticky_id, key, service, is_backup, id, weights, state, shared }
     }
 
     /// How many connections to it are in use.

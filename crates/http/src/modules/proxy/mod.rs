@@ -282,7 +282,7 @@ impl Module for Proxy {
         if let Pass::Fixed { group: GroupRef::Configured(upstream), url, .. } = &*handler.pass {
             b.passes_to(PassesTo {
                 upstream: upstream.clone(),
-                tls: url.tls,
+                tls: handler.tls.clone().map(|tls| (tls, url.host.clone())),
                 read_timeout_ms: handler.settings.read_timeout_ms,
             });
         }

@@ -10,7 +10,7 @@ use forebay_conf::{
     value::{self, invalid_parameter},
 };
 
-use super::{Check, Expect, HeaderTest, Kind, Match, Pattern, Statuses, Style};
+use super::{Check, Expect, HeaderTest, Kind, Match, Pattern, Statuses, Style, Tls};
 use crate::{regex::Regex, upstream::Settings};
 
 type Done = Result<(), Error>;
@@ -161,6 +161,7 @@ impl Draft {
             fails: p.fall,
             passes: p.rise,
             timeout_ms: p.timeout_ms,
+            tls: None,
             port: p.port,
             starts_down: p.default_down,
             persistent: true,
@@ -242,7 +243,13 @@ impl HealthCheck {
     }
 
     /// The check of a group of that name. `timeout_ms`: how long it may take.
-    pub fn finish(&self, host: &str, tests: Option<Arc<Match>>, timeout_ms: u64) -> Check {
+    pub fn finish(
+        &self,
+        host: &str,
+        tests: Option<Arc<Match>>,
+        tls: Option<Tls>,
+        timeout_ms: u64,
+    ) -> Check {
         let uri = String::from_utf8_lossy(&self.uri);
         let keeps = self.keepalive_time_ms > 0;
         let connection = if keeps { "keep-alive" } else { "close" };
@@ -257,6 +264,7 @@ impl HealthCheck {
             fails: self.fails,
             passes: self.passes,
             timeout_ms,
+            tls,
             port: self.port,
             starts_down: self.mandatory,
             persistent: self.persistent,

@@ -16,6 +16,7 @@ mod tests;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_rt::listen::Addr;
+use forebay_tls::ClientConfig;
 
 pub use expect::{Expect, HeaderTest, Match, Pattern, Statuses};
 pub use run::Checks;
@@ -41,6 +42,8 @@ pub struct Check {
     pub passes: u32,
     /// How long one check may take, in milliseconds.
     pub timeout_ms: u64,
+    /// Over TLS: with whom to shake hands.
+    pub tls: Option<Tls>,
     /// The port, if not the server's own.
     pub port: Option<u16>,
     /// Whether a server gets no requests before it has passed.
@@ -51,6 +54,21 @@ pub struct Check {
     pub keepalive_requests: u32,
     /// How old such a connection may become, in milliseconds.
     pub keepalive_time_ms: u64,
+}
+
+/// How a check speaks TLS.
+#[derive(Clone)]
+pub struct Tls {
+    /// Certificates, protocols, verification.
+    pub config: Arc<ClientConfig>,
+    /// The name that the server has.
+    pub name: String,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Tls").field(&self.name).finish()
+    }
 }
 
 /// Whose words a check speaks.

@@ -5,15 +5,11 @@
 use std::{
     future::poll_fn,
     io::IoSlice,
+    pin::pin,
     task::{Context, Poll, ready},
 };
 
-use forebay_rt::{
-    clock, connect,
-    listen::Addr,
-    timer::Timer,
-    transport::{Socket, Transport},
-};
+use forebay_rt::{clock, connect, listen::Addr, timer::Timer, transport::Transport};
 use forebay_wire::h1::{Progress, ResponseFieldId, ResponseParser};
 
 use super::{Check, Expect, Kind};
@@ -35,14 +31,13 @@ pub struct Failure {
 
 /// A connection that the next check may use.
 pub struct Kept {
-    socket: Socket,
+    stream: Box<dyn Transport>,
     made_ms: u64,
     checks: u32,
 }
 
-/// How far a check is.
+/// How far a request is.
 enum Step {
-    Connecting,
     Sending(usize),
     Reading,
 }
@@ -75,18 +70,19 @@ async fn attempt(
     kept: &mut Option<Kept>,
     timer: &Timer,
 ) -> Result<(), Failure> {
-    let refused = Failure { stage: "connecting to upstream", timed_out: false };
-    let (connection, step) = match reused {
-        Some(reused) => (reused, Step::Sending(0)),
+    let connection = match reused {
+        Some(reused) => reused,
         None => {
-            let options = connect::Options::default();
-            let socket = connect::start(addr, &options).map_err(|_| refused)?;
-            (Kept { socket, made_ms: clock::now_ms(), checks: 0 }, Step::Connecting)
+            let stream = connected(check, addr, timer).await?;
+            Kept { stream, made_ms: clock::now_ms(), checks: 0 }
         }
     };
+    if matches!(check.kind, Kind::Tcp) {
+        return Ok(());
+    }
     let request = request(&check.kind);
-    let mut exchange =
-        Exchange { check, connection, step, request: &request, reader: Reader::default() };
+    let (step, reader) = (Step::Sending(0), Reader::default());
+    let mut exchange = Exchange { check, connection, step, request: &request, reader };
     let result = poll_fn(|cx| match exchange.poll(cx) {
         Poll::Pending => match timer.poll_expired(cx) {
             Poll::Ready(()) => Poll::Ready(Err(Failure { timed_out: true, ..exchange.failure() })),
@@ -100,6 +96,40 @@ async fn attempt(
         *kept = Some(exchange.connection);
     }
     Ok(())
+}
+
+/// A connection, with hands shaken.
+async fn connected(
+    check: &Check,
+    addr: &Addr,
+    timer: &Timer,
+) -> Result<Box<dyn Transport>, Failure> {
+    let fail = |stage, timed_out| Failure { stage, timed_out };
+    let stage = "connecting to upstream";
+    let mut socket =
+        connect::start(addr, &connect::Options::default()).map_err(|_| fail(stage, false))?;
+    let connecting = poll_fn(|cx| connect::poll_connected(&mut socket, cx));
+    match within(timer, connecting).await {
+        Some(result) => result.map_err(|_| fail(stage, false))?,
+        None => return Err(fail(stage, true)),
+    }
+    let Some(tls) = &check.tls else { return Ok(Box::new(socket)) };
+    let stage = "SSL handshaking to upstream";
+    match within(timer, forebay_tls::connect(socket, &tls.config, &tls.name)).await {
+        Some(Ok((stream, _))) => Ok(Box::new(stream)),
+        Some(Err(_)) => Err(fail(stage, false)),
+        None => Err(fail(stage, true)),
+    }
+}
+
+/// What a future comes to; `None`: nothing in time.
+async fn within<T>(timer: &Timer, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => timer.poll_expired(cx).map(|()| None),
+    })
+    .await
 }
 
 /// What is sent first.
@@ -145,7 +175,6 @@ struct Exchange<'a> {
 impl Exchange<'_> {
     fn failure(&self) -> Failure {
         let stage = match self.step {
-            Step::Connecting => "connecting to upstream",
             Step::Sending(_) => "sending request",
             Step::Reading => "reading response",
         };
@@ -156,26 +185,19 @@ impl Exchange<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Failure>> {
         loop {
             let failure = self.failure();
-            let socket = &mut self.connection.socket;
+            let stream = &mut self.connection.stream;
             match self.step {
-                Step::Connecting => {
-                    ready!(connect::poll_connected(socket, cx)).map_err(|_| failure)?;
-                    if matches!(self.check.kind, Kind::Tcp) {
-                        return Poll::Ready(Ok(false));
-                    }
-                    self.step = Step::Sending(0);
-                }
                 Step::Sending(sent) if sent == self.request.len() => self.step = Step::Reading,
                 Step::Sending(sent) => {
                     let rest = [IoSlice::new(&self.request[sent..])];
-                    let more = ready!(socket.poll_write(cx, &rest, false)).map_err(|_| failure)?;
+                    let more = ready!(stream.poll_write(cx, &rest, false)).map_err(|_| failure)?;
                     self.step = Step::Sending(sent + more);
                 }
                 Step::Reading => {
                     let buf = &mut self.reader.buf;
                     let room = (MAX_RESPONSE - buf.len()).min(READ);
                     buf.reserve_exact(room);
-                    let read = ready!(socket.poll_read(cx, buf)).map_err(|_| failure)?;
+                    let read = ready!(stream.poll_read(cx, buf)).map_err(|_| failure)?;
                     if let Some(result) = self.reader.look(&self.check.kind, read == 0) {
                         let stage = |stage| Failure { stage, timed_out: false };
                         return Poll::Ready(result.map_err(stage));
