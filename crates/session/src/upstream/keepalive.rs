@@ -555,6 +555,38 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_give_and_take_lose_no_connection() {
+        let (pool, settings, peer) = (Pool::default(), settings(6), peer(1));
+        let work = |n: u64| {
+            let (pool, settings, peer) = (&pool, &settings, &peer);
+            move || {
+                let mut made = Vec::new();
+                for step in 0..3000 {
+                    let kept = pool.take(peer, 0, step).unwrap_or_else(|| {
+                        made.push(Fake::default());
+                        Kept::new(Connection(made[made.len() - 1].clone()), 0, step)
+                    });
+                    // Some are closed by whoever has them, at different times on each thread.
+                    if (step + n) % 7 != 0 {
+                        pool.keep(settings, peer, kept, step);
+                    }
+                }
+                made
+            }
+        };
+        let made: Vec<Fake> = std::thread::scope(|threads| {
+            let running: Vec<_> = (0..4).map(|n| threads.spawn(work(n))).collect();
+            running.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let open = made.iter().filter(|fake| fake.is_open()).count();
+        assert_eq!(open, pool.idle());
+        assert!(open <= 6, "{open}");
+        let counts = pool.counts();
+        assert_eq!(counts.misses, made.len() as u64);
+        assert_eq!(counts.hits + counts.stolen + counts.misses, 12_000);
+    }
+
+    #[test]
     fn a_thread_without_connections_takes_another_s() {
         let (pool, settings, peer) = (Pool::default(), settings(4), peer(1));
         std::thread::scope(|threads| {
