@@ -136,9 +136,8 @@ pub fn subrequest<'a>(r: &'a mut Request) -> Pin<Box<dyn Future<Output = ()> + '
 /// The post-read phase, once a request: what it ends with, if a handler ends it.
 async fn post_read(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Option<End> {
     r.location = plan.server(r.server).location;
-    let connection = r.connection.clone();
-    if let Some(tls) = connection.tls.get()
-        && let Err(status) = tls::admit(r, tls)
+    if r.connection.tls.get().is_some()
+        && let Err(status) = tls::admit(r)
     {
         return Some(End::Deny(status));
     }

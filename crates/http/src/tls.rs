@@ -81,7 +81,9 @@ impl TlsScope for Request {
 }
 
 /// Whether a request may be answered at all on its connection, and what it is refused with otherwise.
-pub fn admit(r: &mut Request, tls: &Tls) -> Result<(), u16> {
+pub fn admit(r: &mut Request) -> Result<(), u16> {
+    let connection = r.connection.clone();
+    let Some(tls) = connection.tls.get() else { return Ok(()) };
     // Both in the words of the engine's log, and before it knows whether the connection is kept.
     let refuse = |r: &mut Request, status: u16, why: fmt::Arguments<'_>| {
         r.log_error(Severity::Info, format_args!("{why} while reading client request headers"));

@@ -168,15 +168,22 @@ fn a_client_is_not_let_in_without_an_answer() {
     if !have("curl") {
         return;
     }
-    let server = forebay(&server(
-        "ssl_verify_client on; ssl_client_certificate {certs}/client-ca.pem; ssl_ocsp leaf; \
-         ssl_ocsp_responder http://127.0.0.1:{port3}/; return 200 in;",
-    ));
-    let words = ["-k", "--cert", "{certs}/client.pem", "--key", "{certs}/client.key"];
-    let said = curl(&server, &[&words[..], &["https://localhost:{port}/"]].concat());
-    assert!(said.contains("The SSL certificate error"), "{said}");
-    logged(&server, "while requesting certificate status");
-    logged(&server, "client SSL certificate verify error: certificate status request failed");
+    let cases = [
+        ("ssl_ocsp_responder http://127.0.0.1:{port3}/;", "connect()"),
+        ("", "no OCSP responder URL in certificate"),
+    ];
+    for (more, why) in cases {
+        let server = forebay(&server(&format!(
+            "ssl_verify_client on; ssl_client_certificate {{certs}}/client-ca.pem; ssl_ocsp leaf; \
+             {more} return 200 in;",
+        )));
+        let words = ["-k", "--cert", "{certs}/client.pem", "--key", "{certs}/client.key"];
+        let said = curl(&server, &[&words[..], &["https://localhost:{port}/"]].concat());
+        assert!(said.contains("The SSL certificate error"), "{said}");
+        let line = logged(&server, why);
+        assert!(line.contains("while requesting certificate status"), "{line}");
+        logged(&server, "client SSL certificate verify error: certificate status request failed");
+    }
 }
 
 #[test]

@@ -113,6 +113,43 @@ fn a_name_chosen_in_the_handshake_and_another_in_the_request_are_told_apart() {
 }
 
 #[test]
+fn a_handshake_chooses_by_exact_names_wildcards_and_expressions() {
+    if !have("openssl") {
+        return;
+    }
+    let of = |names: &str, certificate: &str| {
+        let pair = format!(
+            "ssl_certificate {{certs}}/{certificate}.pem; \
+             ssl_certificate_key {{certs}}/{certificate}.key;"
+        );
+        server(&format!("server_name {names}; {pair} return 200 \"in $server_name $x\\n\";"))
+    };
+    // The first inherits nothing, the last everything.
+    let http = format!(
+        "ssl_certificate {{certs}}/chain.pem; ssl_certificate_key {{certs}}/chain.key; {} {} {} {}",
+        of("a.test", "ec"),
+        of("*.wild.test", "other"),
+        of("'~^(?<x>r[0-9]+)\\.test$'", "other"),
+        "server { listen 127.0.0.1:{port} ssl; server_name own.test; return 200 \"in own\\n\"; }",
+    );
+    let names = ["a.test", "A.TEST", "x.wild.test", "wild.test", "r12.test", "own.test", "z.test"];
+    let [ours, theirs] = both(&http, |server| {
+        let ask = |name: &&str| {
+            let said = s_client(server, &["-servername", name], &request(name));
+            let lines = said.lines().filter(|line| {
+                line.starts_with("subject=")
+                    || line.starts_with("issuer=")
+                    || line.starts_with("in ")
+            });
+            format!("{name}: {}\n", lines.collect::<Vec<_>>().join(" "))
+        };
+        names.iter().map(ask).collect()
+    });
+    assert_eq!(ours, theirs);
+    assert!(ours.contains("CN = other.example") && ours.contains("CA below"), "{ours}");
+}
+
+#[test]
 fn refusals_are_logged_as_by_nginx_and_have_error_pages() {
     if !have("curl") {
         return;

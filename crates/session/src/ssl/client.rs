@@ -1,6 +1,9 @@
 //! TLS towards upstreams: the settings of `proxy_ssl_*` and its sisters, and what becomes of them
 //! (`ngx_http_proxy_set_ssl`, `ngx_http_upstream_ssl_name`, `ngx_http_upstream_ssl_certificate`).
 //!
+//! DIFFERS(proxy-ssl-kept-apart): nginx takes any kept connection of the upstream's address, whoever made
+//! it; here one is used again only under the same settings, name and certificate.
+//!
 //! Invariant: a connection is told by its [`Identity`]'s tag from all that were made under other
 //! settings, another name or another certificate.
 

@@ -4,6 +4,9 @@
 //! Answers the part of `ngx_event_openssl_stapling.c` that is HTTP; what the messages say is
 //! [`forebay_tls`]'s.
 //!
+//! DIFFERS(ssl-ocsp-nobody-to-ask): nginx closes the connection of a client whose certificate names no
+//! responder, where none is configured; here it gets 495, as after any question without an answer.
+//!
 //! Invariant: without an answer a client's certificate is not good, and nothing is stapled.
 
 use std::{
