@@ -16,7 +16,7 @@ use forebay_session::log::Severity;
 use forebay_wire::h1::BodyLength;
 
 use crate::{
-    client::Client,
+    client::{self, Client},
     core::{BodyInFile, TempPath},
     request::Request,
 };
@@ -134,7 +134,10 @@ pub async fn read_as(
     let mut file: Option<TempFile> = None;
     loop {
         let next = poll_fn(|cx| client.poll_body(limit, timeout_ms, cx)).await;
-        let piece = next.map_err(|error| error.status())?;
+        let piece = next.map_err(|error| {
+            client::log_gone(r, error);
+            error.status()
+        })?;
         let end = piece.is_none();
         let piece = piece.unwrap_or_default();
         let spill = memory.len() + piece.len() > in_memory || (end && mode != BodyInFile::Off);

@@ -29,11 +29,19 @@ impl BodyError {
     /// The status that the request ends with; 499 when nobody is left to read it.
     pub fn status(self) -> u16 {
         match self {
+            // DIFFERS(client-gone-in-body): nginx logs such a request with 400.
             BodyError::Gone => 499,
             BodyError::TimedOut => 408,
             BodyError::TooLarge => 413,
             BodyError::Malformed => 400,
         }
+    }
+}
+
+/// Tells that the client has left before its body was there (`ngx_http_do_read_client_request_body`).
+pub fn log_gone(r: &Request, error: BodyError) {
+    if error == BodyError::Gone {
+        r.log_error(Severity::Info, format_args!("client prematurely closed connection"));
     }
 }
 
@@ -67,7 +75,7 @@ pub async fn hold_up(r: &Request, client: &mut dyn Client, ms: u64) -> Result<()
     if stays.await {
         return Ok(());
     }
-    r.log_error(Severity::Info, format_args!("client prematurely closed connection"));
+    log_gone(r, BodyError::Gone);
     Err(BodyError::Gone.status())
 }
 

@@ -36,7 +36,10 @@ impl Reason {
         let said = text.of(head);
         let same = ours.get(9..ours.len().saturating_sub(2)).is_some_and(|ours| ours == said);
         let range = text.start as usize..text.end as usize;
-        (!same).then(|| Reason { status, text: head.slice(range) })
+        // DIFFERS(upstream-no-reason): nginx passes on a status line that ends with the status, where
+        // RFC 9112 §4 has a space; here the usual reason stands.
+        let bare = said.len() == 3;
+        (!same && !bare).then(|| Reason { status, text: head.slice(range) })
     }
 }
 

@@ -36,7 +36,7 @@ use super::{
 use crate::{
     body::Body,
     body_in::{self, RequestBody},
-    client::Client,
+    client::{self, Client},
     handler::Flow,
     request::Request,
 };
@@ -286,6 +286,12 @@ impl<P: Protocol> Exchange<'_, P> {
         settings.next.has(wanted) && !late && !(self.sent_any && self.body.is_stream())
     }
 
+    /// Whether a request that was sent may be sent again over a new connection to the same server.
+    fn may_send_again(&self, r: &Request) -> bool {
+        let twice = Next::ERROR.with(Next::NON_IDEMPOTENT);
+        (is_idempotent(r) || self.settings().next.has(twice)) && !self.body.is_stream()
+    }
+
     /// Whether another server may do better (`ngx_http_upstream_test_next`).
     fn judge(
         &self,
@@ -311,7 +317,7 @@ impl<P: Protocol> Exchange<'_, P> {
             match self.converse(r, client, link, true, &mut was_sent).await {
                 // nginx takes this for a failure of the server, and asks the
                 // next one where `proxy_next_upstream error` says so.
-                Err(None) if !was_sent || (is_idempotent(r) && !self.body.is_stream()) => {}
+                Err(None) if !was_sent || self.may_send_again(r) => {}
                 Err(None) => {
                     broken(r);
                     return Err(Failure::Next(Next::ERROR));
@@ -512,7 +518,10 @@ impl<P: Protocol> Exchange<'_, P> {
                 Some(Failure::Next(Next::INVALID_HEADER))
             }
             Came::Nothing(why) => Some(given_up(r, why, doing)),
-            Came::Client(error) => Some(Failure::Final(error.status())),
+            Came::Client(error) => {
+                client::log_gone(r, error);
+                Some(Failure::Final(error.status()))
+            }
             Came::File(error) => {
                 let cause = Errno(&error);
                 let text = format_args!("pread() of a request body failed ({cause}) while {doing}");

@@ -221,7 +221,8 @@ impl<'a> Sender<'a> {
 
     /// Whether there is nothing to send before the client sends more.
     pub fn waits_for_client(&self) -> bool {
-        !self.ended && self.head_sent == self.head.len() && self.queue.is_empty()
+        let is_client = matches!(self.body, Source::Client { .. });
+        is_client && !self.ended && self.head_sent == self.head.len() && self.queue.is_empty()
     }
 
     /// Takes what is there of the body.
