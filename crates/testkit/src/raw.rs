@@ -194,6 +194,12 @@ impl Client {
         Ok(std::mem::take(&mut self.buf))
     }
 
+    /// Reads the rest of a response of which the first bytes were read.
+    pub fn read_response_after(&mut self, first: &[u8]) -> Result<Response, ReadError> {
+        self.buf.splice(..0, first.iter().copied());
+        self.read_response(false)
+    }
+
     /// Reads so many bytes of something that is no response.
     pub fn read_exactly(&mut self, length: usize) -> Result<Vec<u8>, ReadError> {
         self.take_exactly(length)

@@ -429,7 +429,7 @@ fn temp_paths(binary: &Path) -> &'static str {
          fastcgi_temp_path {prefix}/tmp/fastcgi; uwsgi_temp_path {prefix}/tmp/uwsgi; \
          scgi_temp_path {prefix}/tmp/scgi;"
     } else {
-        "client_body_temp_path {prefix}/tmp/body;"
+        "client_body_temp_path {prefix}/tmp/body; proxy_temp_path {prefix}/tmp/proxy;"
     }
 }
 

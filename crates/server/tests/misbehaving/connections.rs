@@ -1,0 +1,346 @@
+//! Connections to upstreams: kept, found closed, refused, hanging, tried elsewhere, left.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+
+use forebay_testkit::origin::{Blackhole, Gate, Origin};
+use forebay_testkit::ports::Port;
+use forebay_testkit::{Kind, Signal, wait_for};
+
+use crate::{LIMIT, ask, ask_on, client, get, last_access, of_both, pass, start, wait_logged};
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+const GET: &str = "GET / HTTP/1.1\r\nHost: test\r\n\r\n";
+const POST: &str = "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\n\r\nabc";
+
+#[test]
+fn connections_are_kept_and_used_again() {
+    of_both(|kind| {
+        let origin = Origin::answering(OK);
+        let http = format!("upstream o {{ server {}; keepalive 2; }}", origin.addr());
+        let server = start(kind, &http, "location / { proxy_pass http://o; }");
+        for _ in 0..10 {
+            assert_eq!(ask(server.addr(), &get("/")), "200 ok", "{kind}");
+        }
+        assert_eq!(origin.connections(), 1, "{kind}");
+    });
+}
+
+#[test]
+fn a_connection_is_kept_for_as_many_requests_as_keepalive_requests_says() {
+    of_both(|kind| {
+        let origin = Origin::answering(OK);
+        let http = format!(
+            "upstream o {{ server {}; keepalive 2; keepalive_requests 3; }}",
+            origin.addr()
+        );
+        let server = start(kind, &http, "location / { proxy_pass http://o; }");
+        let mut client = client(&server);
+        for _ in 0..9 {
+            assert_eq!(ask_on(&mut client, GET), (200, "ok".to_owned()), "{kind}");
+        }
+        assert_eq!(origin.connections(), 3, "{kind}");
+    });
+}
+
+#[test]
+fn no_more_connections_stay_idle_than_keepalive_says() {
+    of_both(|kind| {
+        let gate = Gate::new();
+        let behind = gate.clone();
+        let origin = Origin::start(move |conn| {
+            while conn.request()?.is_some() {
+                behind.wait();
+                conn.send(OK)?;
+            }
+            Ok(())
+        });
+        let http = format!("upstream o {{ server {}; keepalive 2; }}", origin.addr());
+        let server = start(kind, &http, "location / { proxy_pass http://o; }");
+        let mut clients: Vec<_> = (0..5).map(|_| client(&server)).collect();
+        for client in &mut clients {
+            client.send(GET.as_bytes()).unwrap();
+        }
+        origin.wait_requests(5);
+        gate.open();
+        for client in &mut clients {
+            assert_eq!(client.read_response(false).unwrap().body, b"ok", "{kind}");
+        }
+        assert!(wait_for(|| origin.open() == 2, LIMIT), "{kind}: {} open", origin.open());
+    });
+}
+
+#[test]
+fn a_steady_load_opens_no_new_connections() {
+    let origin = Origin::answering(OK);
+    let http = format!("upstream o {{ server {}; keepalive 32; }}", origin.addr());
+    let server = start(Kind::Forebay, &http, "location / { proxy_pass http://o; }");
+    // The pool is one for all threads: whoever answers the client finds the connection.
+    let text = server.read("nginx.conf").replace("worker_processes 1", "worker_processes 4");
+    server.rewrite_conf(&text).unwrap();
+    server.signal(Signal::SIGHUP);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    let mut client = client(&server);
+                    for _ in 0..10 {
+                        assert_eq!(ask_on(&mut client, GET), (200, "ok".to_owned()));
+                    }
+                }
+            });
+        }
+    });
+    // A client may ask again before its last connection is back in the pool.
+    assert!(origin.connections() <= 32, "{} connections", origin.connections());
+}
+
+#[test]
+fn a_kept_connection_that_turns_out_closed_is_replaced() {
+    of_both(|kind| {
+        // Each connection answers once, and ends when the next request has come.
+        let origin = Origin::start(|conn| {
+            conn.request()?;
+            conn.send(OK)?;
+            conn.request()?;
+            Ok(())
+        });
+        let http = format!("upstream o {{ server {}; keepalive 2; }}", origin.addr());
+        let server = start(kind, &http, "location / { proxy_pass http://o; }");
+        let mut client = client(&server);
+        for _ in 0..4 {
+            assert_eq!(ask_on(&mut client, GET), (200, "ok".to_owned()), "{kind}");
+        }
+        assert!(!server.error_log().contains("no live upstreams"), "{kind}");
+    });
+}
+
+#[test]
+fn a_post_is_not_sent_twice_unless_allowed() {
+    of_both(|kind| {
+        let origin = Origin::start(|conn| {
+            conn.request()?;
+            conn.send(OK)?;
+            conn.request()?;
+            Ok(())
+        });
+        let http = format!("upstream o {{ server {}; keepalive 2; }}", origin.addr());
+        for (more, want) in [("", 502), ("proxy_next_upstream error timeout non_idempotent;", 200)]
+        {
+            let inside = format!("location / {{ proxy_pass http://o; {more} }}");
+            let server = start(kind, &http, &inside);
+            let mut client = client(&server);
+            assert_eq!(ask_on(&mut client, GET).0, 200, "{kind}");
+            assert_eq!(ask_on(&mut client, POST).0, want, "{kind} {more}");
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_closed_while_idle_is_noticed() {
+    of_both(|kind| {
+        let origin = Origin::start(|conn| {
+            conn.request()?;
+            conn.send(OK)?;
+            conn.wait_read()
+        });
+        let http = format!("upstream o {{ server {}; keepalive 2; }}", origin.addr());
+        let server = start(kind, &http, "location / { proxy_pass http://o; }");
+        let mut client = client(&server);
+        for n in 1..5 {
+            // Also for a POST, of which nothing has been sent when that is seen.
+            assert_eq!(ask_on(&mut client, POST), (200, "ok".to_owned()), "{kind}");
+            origin.wait_closed(n);
+        }
+    });
+}
+
+#[test]
+fn servers_that_fail_are_passed_over() {
+    let good = Origin::answering(OK);
+    let refusing = Port::reserve().unwrap();
+    let refusing = format!("127.0.0.1:{}", refusing.number());
+    let closing = Origin::start(|conn| conn.request().map(|_| ()));
+    let resetting = Origin::start(|conn| {
+        conn.request()?;
+        conn.reset()
+    });
+    let silent = Origin::start(|conn| {
+        conn.request()?;
+        conn.wait_closed()
+    });
+    let broken = Origin::answering("HTTP/1.1 200 OK\r\nA\0: b\r\n\r\n");
+    let busy = Origin::answering("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n");
+    let hole = Blackhole::new().unwrap();
+    let table = [
+        (refusing, "", "502"),
+        (closing.addr().to_string(), "", "502"),
+        (resetting.addr().to_string(), "", "502"),
+        (silent.addr().to_string(), "", "504"),
+        (hole.addr().to_string(), "", "504"),
+        (broken.addr().to_string(), "proxy_next_upstream invalid_header;", "502"),
+        (busy.addr().to_string(), "proxy_next_upstream http_503;", "503"),
+    ];
+    of_both(|kind| {
+        for (bad, more, status) in &table {
+            let http = format!(
+                "upstream o {{ server {bad} max_fails=0; server {} backup; }}
+                 proxy_connect_timeout 300ms; proxy_read_timeout 300ms;",
+                good.addr()
+            );
+            let inside = format!(
+                "location / {{ proxy_pass http://o; {more} }}
+                 location /off {{ proxy_pass http://o; proxy_next_upstream off; }}"
+            );
+            let server = start(kind, &http, &inside);
+            assert_eq!(ask(server.addr(), &get("/")), "200 ok", "{kind} {bad} {more}");
+            let want = format!("/ 200 [{bad}, {}] [{status}, 200]", good.addr());
+            assert_eq!(last_access(&server, 1), want, "{kind} {more}");
+            let off = ask(server.addr(), &get("/off"));
+            assert!(off.starts_with(status), "{kind} {bad} {more}: {off}");
+        }
+    });
+}
+
+#[test]
+fn failures_to_connect_are_told() {
+    let refusing = Port::reserve().unwrap();
+    let hole = Blackhole::new().unwrap();
+    of_both(|kind| {
+        let server = start(kind, "", &pass(([127, 0, 0, 1], refusing.number()).into(), ""));
+        assert_eq!(ask(server.addr(), &get("/")), "502", "{kind}");
+        let text = "connect() failed (111: Connection refused) while connecting to upstream, client: 127.0.0.1";
+        wait_logged(&server, text);
+        let server = start(kind, "", &pass(hole.addr(), "proxy_connect_timeout 300ms;"));
+        assert_eq!(ask(server.addr(), &get("/")), "504", "{kind}");
+        wait_logged(
+            &server,
+            "upstream timed out (110: Connection timed out) while connecting to upstream",
+        );
+    });
+}
+
+#[test]
+fn a_client_that_goes_frees_its_upstream() {
+    of_both(|kind| {
+        let gate = Gate::new();
+        let behind = gate.clone();
+        let origin = Origin::start(move |conn| {
+            let request = conn.request()?.unwrap();
+            if request.line().contains("/ignored") {
+                behind.wait();
+                conn.send(OK)?;
+                // Nobody is there for it, and still it is read.
+                return conn.wait_read();
+            }
+            conn.wait_closed()
+        });
+        let more = format!(
+            "location /ignored {{ proxy_pass http://{}; proxy_ignore_client_abort on; }}",
+            origin.addr()
+        );
+        let server = start(kind, "", &(pass(origin.addr(), "") + &more));
+        let mut gone = client(&server);
+        gone.send(GET.as_bytes()).unwrap();
+        origin.wait_requests(1);
+        drop(gone);
+        origin.wait_closed(1);
+        assert!(last_access(&server, 1).starts_with("/ 499"), "{kind}: {}", server.access_log());
+        let mut gone = client(&server);
+        gone.send(b"GET /ignored HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+        origin.wait_requests(2);
+        drop(gone);
+        gate.open();
+        origin.wait_closed(2);
+        assert!(
+            last_access(&server, 2).starts_with("/ignored 200"),
+            "{kind}: {}",
+            server.access_log()
+        );
+    });
+}
+
+#[test]
+fn a_client_that_goes_during_the_response_frees_its_upstream() {
+    of_both(|kind| {
+        for buffering in ["", "proxy_buffering off;", "proxy_max_temp_file_size 0;"] {
+            let origin = Origin::start(|conn| {
+                conn.request()?;
+                conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")?;
+                conn.flood(&vec![b'x'; 1 << 16], 1_000_000_000).map(|_| ())
+            });
+            let server = start(kind, "", &pass(origin.addr(), buffering));
+            let mut gone = client(&server);
+            gone.send(GET.as_bytes()).unwrap();
+            origin.wait_requests(1);
+            drop(gone);
+            origin.wait_closed(1);
+        }
+    });
+}
+
+#[test]
+fn unix_sockets_are_upstreams() {
+    of_both(|kind| {
+        let dir = forebay_testkit::tempdir::TempDir::new().unwrap();
+        let path = dir.path().join("origin");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::os::unix::fs::chown(&path, Some(65534), None).ok();
+        let inside = format!("location / {{ proxy_pass http://unix:{}:/base/; }}", path.display());
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() == 1 {
+                head.push(byte[0]);
+            }
+            stream.write_all(OK).unwrap();
+            String::from_utf8(head).unwrap()
+        });
+        let server = start(kind, "", &inside);
+        assert_eq!(ask(server.addr(), &get("/x")), "200 ok", "{kind}: {}", server.error_log());
+        let head = thread.join().unwrap();
+        assert!(head.starts_with("GET /base/x HTTP/1.1\r\nHost: localhost\r\n"), "{kind}: {head}");
+    });
+}
+
+#[test]
+fn a_reload_keeps_connections_and_failures() {
+    let origin = Origin::answering(OK);
+    let refusing = Port::reserve().unwrap();
+    let http = format!(
+        "upstream o {{ server {}; keepalive 4; }}
+         upstream two {{ zone two 64k; server 127.0.0.1:{} fail_timeout=1h; server {}; }}",
+        origin.addr(),
+        refusing.number(),
+        origin.addr()
+    );
+    let inside = |name: &str| {
+        format!(
+            "add_header X-Conf {name}; location / {{ proxy_pass http://o; }}
+             location /two {{ proxy_pass http://two; }}"
+        )
+    };
+    let server = start(Kind::Forebay, &http, &inside("old"));
+    assert_eq!(ask(server.addr(), &get("/")), "200 ok");
+    // Both are tried once, and the first is known to fail from then on.
+    while !server.error_log().contains("Connection refused") {
+        assert_eq!(ask(server.addr(), &get("/two")), "200 ok");
+    }
+    let failures = || server.error_log().matches("Connection refused").count();
+    let (connections, failed) = (origin.connections(), failures());
+    let text = server.read("nginx.conf").replace("X-Conf old", "X-Conf new");
+    server.rewrite_conf(&text).unwrap();
+    server.signal(Signal::SIGHUP);
+    let is_new = || {
+        let mut client = client(&server);
+        client.send(GET.as_bytes()).unwrap();
+        client.read_response(false).unwrap().header("X-Conf") == Some(b"new")
+    };
+    assert!(wait_for(is_new, LIMIT), "{}", server.error_log());
+    assert_eq!(origin.connections(), connections, "the kept connection serves on");
+    for _ in 0..6 {
+        assert_eq!(ask(server.addr(), &get("/two")), "200 ok");
+    }
+    assert_eq!(failures(), failed, "who failed before the reload is not asked after it");
+}

@@ -1,0 +1,92 @@
+//! Names that are looked up while the server runs.
+
+use forebay_testkit::Kind;
+use forebay_testkit::dns::{A, DnsServer, Record, Reply};
+use forebay_testkit::origin::Origin;
+
+use crate::{ask, get, of_both, start, wait_logged};
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// Knows `good.test`, of which nobody listens at the first address, and the answers to other names.
+fn dns() -> DnsServer {
+    DnsServer::start(|query| match (query.name.as_str(), query.kind) {
+        ("good.test", A) => {
+            vec![Reply::records(query, &[Record::addr("good.test", 60, "127.0.0.1")])]
+        }
+        ("good.test", _) => vec![Reply::records(query, &[])],
+        ("refused.test", _) => vec![Reply::code(query, 5)],
+        ("silent.test", _) => Vec::new(),
+        _ => vec![Reply::code(query, 3)],
+    })
+}
+
+#[test]
+fn names_in_variables_are_looked_up_and_failures_are_502() {
+    let (dns, origin) = (dns(), Origin::answering(OK));
+    of_both(|kind| {
+        let inside = format!(
+            "resolver {} ipv6=off; resolver_timeout 300ms;
+             location / {{ proxy_pass http://$arg_h:{}; }}",
+            dns.addr(),
+            origin.addr().port()
+        );
+        let server = start(kind, "", &inside);
+        for (name, want, log) in [
+            ("good.test", "200 ok", ""),
+            ("GOOD.test.", "200 ok", ""),
+            ("127.0.0.1", "200 ok", ""),
+            ("none.test", "502", "none.test could not be resolved (3: Host not found)"),
+            ("refused.test", "502", "refused.test could not be resolved (5: Operation refused)"),
+            ("silent.test", "502", "silent.test could not be resolved (110: Operation timed out)"),
+        ] {
+            let got = ask(server.addr(), &get(&format!("/?h={name}")));
+            assert_eq!(got, want, "{kind} {name}: {}", server.error_log());
+            wait_logged(&server, log);
+        }
+    });
+}
+
+#[test]
+fn a_server_that_is_looked_up_again_does_not_stop_the_start() {
+    let (dns, origin) = (dns(), Origin::answering(OK));
+    let port = origin.addr().port();
+    let http = format!(
+        "resolver {} ipv6=off;
+         upstream good {{ zone good 64k; server good.test:{port} resolve; }}
+         upstream none {{ zone none 64k; server none.test:{port} resolve; }}
+         upstream both {{ zone both 64k; server none.test:{port} resolve; server good.test:{port} resolve; }}",
+        dns.addr()
+    );
+    let inside =
+        "location /good { proxy_pass http://good; } location /none { proxy_pass http://none; }
+                  location /both { proxy_pass http://both; }";
+    let server = start(Kind::Forebay, &http, inside);
+    for (path, want) in [("/good", "200 ok"), ("/both", "200 ok"), ("/none", "502")] {
+        let met = || ask(server.addr(), &get(path)) == want;
+        assert!(forebay_testkit::wait_for(met, crate::LIMIT), "{path}: {}", server.error_log());
+    }
+    wait_logged(&server, "no live upstreams while connecting to upstream");
+}
+
+#[test]
+fn a_service_gives_ports() {
+    let origin = Origin::answering(OK);
+    let port = origin.addr().port();
+    let dns = DnsServer::start(move |query| match (query.name.as_str(), query.kind) {
+        ("_http._tcp.a.test", 33) => {
+            vec![Reply::records(query, &[Record::srv(&query.name, 60, 1, 1, port, "one.test")])]
+        }
+        ("one.test", A) => {
+            vec![Reply::records(query, &[Record::addr("one.test", 60, "127.0.0.1")])]
+        }
+        _ => vec![Reply::code(query, 3)],
+    });
+    let http = format!(
+        "resolver {} ipv6=off; upstream o {{ zone o 64k; server a.test service=http resolve; }}",
+        dns.addr()
+    );
+    let server = start(Kind::Forebay, &http, "location / { proxy_pass http://o; }");
+    let met = || ask(server.addr(), &get("/")) == "200 ok";
+    assert!(forebay_testkit::wait_for(met, crate::LIMIT), "{}", server.error_log());
+}
