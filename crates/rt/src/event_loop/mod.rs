@@ -61,8 +61,6 @@ struct Local {
     tasks: RefCell<Tasks>,
     sources: RefCell<Sources>,
     root_woken: Cell<bool>,
-    /// How often the loop has waited.
-    batch: Cell<u64>,
 }
 
 impl Local {
@@ -73,7 +71,6 @@ impl Local {
             tasks: RefCell::new(Tasks::new()),
             sources: RefCell::new(Sources::new()),
             root_woken: Cell::new(false),
-            batch: Cell::new(0),
         }
     }
 }
@@ -85,11 +82,6 @@ pub(crate) struct TaskKey(Key, PhantomData<*const ()>);
 /// Whether an event loop runs on this thread.
 pub(crate) fn is_running() -> bool {
     LOCAL.try_with(|local| local.id.get() != 0).unwrap_or(false)
-}
-
-/// Counts the waits of this thread's loop: two events of the same number came together.
-pub(crate) fn batch() -> u64 {
-    LOCAL.with(|local| local.batch.get())
 }
 
 /// Adds a task to the loop of this thread.
@@ -281,10 +273,7 @@ impl EventLoop {
 
     /// Waits until something happens, and tells those whom it concerns.
     fn wait(&self) {
-        let is_idle = LOCAL.with(|local| {
-            local.batch.set(local.batch.get().wrapping_add(1));
-            !local.root_woken.get() && local.tasks.borrow().is_idle()
-        });
+        let is_idle = LOCAL.with(|local| !local.root_woken.get() && local.tasks.borrow().is_idle());
         let timeout = if is_idle { timer::until_next_ms() } else { Some(0) };
         let mut events = self.events.borrow_mut();
         self.collect(&mut events, timeout);
