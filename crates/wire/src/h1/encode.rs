@@ -66,9 +66,10 @@ pub fn write_status_line(out: &mut Vec<u8>, status: u16) {
 /// Appends `name: value` and CRLF. CR, LF and NUL in the value become spaces (RFC 9110 §5.5); a
 /// name that is empty or has one of them or a colon writes nothing.
 pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    if name.is_empty() || name.iter().any(|ch| matches!(ch, b'\r' | b'\n' | 0 | b':')) {
+    if name.is_empty() || any(name, |ch| matches!(ch, b'\r' | b'\n' | 0 | b':')) {
         return;
     }
+    out.reserve(name.len() + value.len() + 4);
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
     write_value(out, value);
@@ -78,12 +79,24 @@ pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 /// Appends a field's value, or a part of it, with CR, LF and NUL as spaces.
 pub fn write_value(out: &mut Vec<u8>, value: &[u8]) {
     let mut rest = value;
+    if value.len() <= SHORT && !any(value, |ch| matches!(ch, b'\r' | b'\n' | 0)) {
+        out.extend_from_slice(value);
+        return;
+    }
     while let Some(len) = memchr::memchr3(b'\r', b'\n', 0, rest) {
         out.extend_from_slice(&rest[..len]);
         out.push(b' ');
         rest = &rest[len + 1..];
     }
     out.extend_from_slice(rest);
+}
+
+/// Up to that many bytes it costs less to look at all of them than to call for a search.
+const SHORT: usize = 64;
+
+/// Whether any byte is such; looks at all, many at a time.
+fn any(bytes: &[u8], is_it: impl Fn(u8) -> bool) -> bool {
+    bytes.iter().fold(false, |found, &ch| found | is_it(ch))
 }
 
 /// Appends the line before a chunk's data. The data is to be followed by CRLF; the last chunk is

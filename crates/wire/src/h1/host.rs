@@ -40,6 +40,17 @@ pub(super) fn split_host(authority: &[u8]) -> Result<(usize, Option<u16>), Rejec
     }
 }
 
+/// What a name may hold that needs no look at its neighbours.
+static PLAIN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = is_reg_name(byte as u8) && !matches!(byte as u8, b'.' | b'%' | b':');
+        byte += 1;
+    }
+    table
+};
+
 fn ip_literal(authority: &[u8]) -> Result<usize, Reject> {
     let close = authority[1..].iter().position(|&ch| !(is_reg_name(ch) || ch == b':'));
     match close {
@@ -50,32 +61,37 @@ fn ip_literal(authority: &[u8]) -> Result<usize, Reject> {
 
 fn reg_name(authority: &[u8]) -> Result<usize, Reject> {
     let mut at = 0;
-    while let Some(&ch) = authority.get(at) {
-        at += match ch {
-            b':' => break,
-            b'.' if at > 0 && authority[at - 1] == b'.' => return Err(Reject::InvalidHost),
-            b'%' => match authority.get(at + 1..at + 3) {
+    loop {
+        let rest = &authority[at..];
+        at += rest.iter().position(|&ch| !PLAIN[usize::from(ch)]).unwrap_or(rest.len());
+        at += match authority.get(at) {
+            None | Some(b':') => return Ok(at),
+            Some(b'.') if at == 0 || authority[at - 1] != b'.' => 1,
+            Some(b'%') => match authority.get(at + 1..at + 3) {
                 Some(hex) if hex.iter().all(u8::is_ascii_hexdigit) => 3,
                 _ => return Err(Reject::InvalidHost),
             },
-            ch if is_reg_name(ch) => 1,
-            _ => return Err(Reject::InvalidHost),
+            Some(_) => return Err(Reject::InvalidHost),
         };
     }
-    Ok(at)
 }
 
 /// A port of up to 65535; `host:` has none (RFC 3986 §3.2.3).
 fn port(digits: &[u8]) -> Result<Option<u16>, Reject> {
-    let mut port = None;
-    for &ch in digits {
-        let digit = if ch.is_ascii_digit() { u16::from(ch - b'0') } else { 10 };
-        port = match port.unwrap_or(0u16).checked_mul(10).and_then(|port| port.checked_add(digit)) {
-            Some(port) if digit < 10 => Some(port),
-            _ => return Err(Reject::InvalidHost),
-        };
+    if digits.is_empty() {
+        return Ok(None);
     }
-    Ok(port)
+    let mut port = 0;
+    for &ch in digits {
+        if !ch.is_ascii_digit() {
+            return Err(Reject::InvalidHost);
+        }
+        port = port * 10 + u32::from(ch - b'0');
+        if port > u32::from(u16::MAX) {
+            return Err(Reject::InvalidHost);
+        }
+    }
+    Ok(Some(port as u16))
 }
 
 #[cfg(test)]

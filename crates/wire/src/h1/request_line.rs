@@ -359,7 +359,7 @@ fn is_method(ch: u8) -> bool {
 }
 
 /// `unreserved` and `sub-delims` of RFC 3986 §2.2 and §2.3.
-pub(super) fn is_reg_name(ch: u8) -> bool {
+pub(super) const fn is_reg_name(ch: u8) -> bool {
     ch.is_ascii_alphanumeric()
         || matches!(ch, b'-' | b'.' | b'_' | b'~')
         || matches!(ch, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')
