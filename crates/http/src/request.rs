@@ -202,8 +202,8 @@ pub struct Request {
     pub showing_error_page: bool,
     /// The request body, once somebody read it.
     pub body: RequestBody,
-    /// What will be sent.
-    pub response: Response,
+    /// What will be sent. In a box of its own, as a request is moved a few times in its life.
+    pub response: Box<Response>,
     /// Kept variables and captures.
     pub store: Store,
     /// `$limit_rate` as set by `set`; `None`: what the location says.
@@ -281,7 +281,7 @@ pub struct Parts {
     input: Rc<Input>,
     uri: Vec<u8>,
     args: Vec<u8>,
-    response: Response,
+    response: Box<Response>,
     store: Store,
     compressed: Rc<Cell<(u64, u64)>>,
     main: Rc<Main>,
@@ -311,11 +311,11 @@ impl Request {
         server: ServerId,
         parts: Parts,
     ) -> Request {
-        let Parts { input, mut uri, mut args, mut response, mut store, compressed, main, upstream } =
+        // The response is empty already: `into_parts` leaves it so.
+        let Parts { input, mut uri, mut args, response, mut store, compressed, main, upstream } =
             parts;
         uri.clear();
         args.clear();
-        response.clear();
         store.reset();
         compressed.set((0, 0));
         Request {

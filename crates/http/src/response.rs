@@ -104,11 +104,49 @@ pub struct Response {
 impl Response {
     /// Empties it, keeping its memory.
     pub fn clear(&mut self) {
-        let mut fields = std::mem::take(&mut self.fields);
-        let mut trailers = std::mem::take(&mut self.trailers);
+        let Response {
+            status,
+            content_type,
+            charset,
+            content_type_text,
+            override_charset,
+            reason,
+            content_length,
+            last_modified,
+            location,
+            fields,
+            trailers,
+            allow_ranges,
+            single_range,
+            not_modified_off,
+            has_server,
+            has_date,
+            vary_accept_encoding,
+            chunked,
+            header_only,
+            body,
+            ahead,
+        } = self;
+        // One by one: moving a whole response costs more than most of its fields do.
+        (*status, *content_length, *last_modified) = (0, None, None);
+        (*content_type, *charset, *location) = (None, None, None);
+        (*content_type_text, *override_charset, *reason) = (None, None, None);
+        for flag in [
+            allow_ranges,
+            single_range,
+            not_modified_off,
+            has_server,
+            has_date,
+            vary_accept_encoding,
+            chunked,
+            header_only,
+        ] {
+            *flag = false;
+        }
         fields.clear();
         trailers.clear();
-        *self = Response { fields, trailers, ..Response::default() };
+        *body = Body::Empty;
+        *ahead = Ahead::default();
     }
 
     /// Forgets what belongs to a body that will not be sent; the list of fields stays, as in nginx.

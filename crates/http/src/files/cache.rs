@@ -4,7 +4,7 @@
 //! in memory obeys the same rules. Without `open_file_cache` a file is looked at in every request, and
 //! its contents are used again only when it is the same file, unchanged to the nanosecond.
 //!
-//! Invariant: no system call here but the looking.
+//! Invariant: no system call here but the looking, and the making of a mirror.
 
 use std::{
     cell::RefCell,
@@ -14,9 +14,9 @@ use std::{
 use forebay_rt::clock;
 
 use super::{
-    Found, OpenFile,
+    Found, KERNEL_BYTES, OpenFile,
     lru::Lru,
-    open::{Failed, Kind, Links, Opened, SMALL_BYTES, Stat},
+    open::{self, Failed, Kind, Links, Opened, SMALL_BYTES, Stat},
 };
 use crate::core::FileCacheConf;
 
@@ -24,6 +24,8 @@ use crate::core::FileCacheConf;
 const CONTENT_BYTES: usize = 32 << 20;
 /// What an entry weighs beside its contents.
 const ENTRY_BYTES: usize = 256;
+/// How many contents a thread keeps as files in memory: each is a descriptor.
+const MAX_MIRRORS: usize = 128;
 
 /// What a location wants of a cache.
 #[derive(Clone, Copy, Debug)]
@@ -190,6 +192,7 @@ impl FileCache {
 pub struct Contents {
     files: Lru<Rc<OpenFile>>,
     bytes: usize,
+    mirrors: usize,
 }
 
 impl Contents {
@@ -208,29 +211,39 @@ impl Contents {
         None
     }
 
-    /// Keeps a file whose contents were read, for as long as there is room.
-    pub fn store(&mut self, path: &[u8], file: &Rc<OpenFile>) {
+    /// Keeps a file whose contents were read, for as long as there is room; `mirrored`: for the
+    /// kernel, too.
+    pub fn store(&mut self, path: &[u8], file: &Rc<OpenFile>, mirrored: bool) {
         let Some(contents) = &file.contents else { return };
-        self.bytes += weight(path, contents.len());
-        let kept = Rc::new(file.without_descriptor());
+        let large = contents.len() as u64 > KERNEL_BYTES && self.mirrors < MAX_MIRRORS;
+        let mirror = if mirrored && large { open::mirror(contents) } else { None };
+        let kept = Rc::new(OpenFile { fd: None, mirror, ..(**file).clone() });
+        self.bytes += weight(path, &kept);
+        self.mirrors += usize::from(kept.mirror.is_some());
         if let Some(before) = self.files.insert(path, kept) {
-            self.bytes -= weight(path, before.size as usize);
+            self.uncount(path, &before);
         }
         while self.bytes > CONTENT_BYTES {
             let Some((path, file)) = self.files.pop_oldest() else { return };
-            self.bytes -= weight(&path, file.size as usize);
+            self.uncount(&path, &file);
         }
     }
 
     fn remove(&mut self, path: &[u8]) {
         if let Some(file) = self.files.remove(path) {
-            self.bytes -= weight(path, file.size as usize);
+            self.uncount(path, &file);
         }
+    }
+
+    fn uncount(&mut self, path: &[u8], file: &OpenFile) {
+        self.bytes -= weight(path, file);
+        self.mirrors -= usize::from(file.mirror.is_some());
     }
 }
 
-fn weight(path: &[u8], contents: usize) -> usize {
-    ENTRY_BYTES + 2 * path.len() + contents
+fn weight(path: &[u8], file: &OpenFile) -> usize {
+    let copies = 1 + usize::from(file.mirror.is_some());
+    ENTRY_BYTES + 2 * path.len() + copies * file.size as usize
 }
 
 /// The file caches of a thread.
@@ -271,10 +284,6 @@ impl FileCaches {
 impl OpenFile {
     fn without_contents(&self) -> OpenFile {
         OpenFile { contents: None, ..self.clone() }
-    }
-
-    fn without_descriptor(&self) -> OpenFile {
-        OpenFile { fd: None, ..self.clone() }
     }
 
     /// Whether only that it has just changed keeps its contents out of memory.

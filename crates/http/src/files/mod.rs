@@ -67,7 +67,14 @@ pub struct OpenFile {
     pub etag: Bytes,
     /// All of it, where it is small and kept in memory.
     pub contents: Option<Bytes>,
+    /// The contents once more, as a file in memory: to be sent by the kernel where no descriptor of
+    /// the file itself is kept.
+    mirror: Option<Arc<OwnedFd>>,
 }
+
+/// From that size on the kernel sends a file that is in memory with less effort than it copies it:
+/// the pages that it has are what leaves.
+const KERNEL_BYTES: u64 = 4096;
 
 impl OpenFile {
     fn new(opened: Opened, r: &Request) -> OpenFile {
@@ -76,7 +83,8 @@ impl OpenFile {
         let etag = Bytes::from(format!("\"{modified:x}-{size:x}\""));
         let alignment = r.location().core.directio_alignment;
         let pool = pool(r);
-        OpenFile { fd, stat, directio, alignment, pool, size, modified, etag, contents }
+        let mirror = None;
+        OpenFile { fd, stat, directio, alignment, pool, size, modified, etag, contents, mirror }
     }
 
     /// One that is in memory, whatever it is called and wherever it comes from.
@@ -100,7 +108,14 @@ impl OpenFile {
             modified: 0,
             etag: Bytes::new(),
             contents: Some(contents),
+            mirror: None,
         }
+    }
+
+    /// One that is in memory, and for the kernel so, too.
+    #[cfg(test)]
+    pub fn of_contents_and_mirror(contents: Bytes, mirror: &[u8]) -> OpenFile {
+        OpenFile { mirror: open::mirror(mirror), ..OpenFile::of_contents(contents) }
     }
 
     /// A temporary file, which grows while it is sent.
@@ -115,6 +130,7 @@ impl OpenFile {
             modified: 0,
             etag: Bytes::new(),
             contents: None,
+            mirror: None,
         }
     }
 
@@ -125,6 +141,20 @@ impl OpenFile {
 }
 
 impl FileSlice {
+    /// What the kernel can send it from without waiting for a disk, where that is worth it.
+    pub fn in_kernel(&self) -> Option<BorrowedFd<'_>> {
+        let OpenFile { contents, mirror, pool, .. } = &*self.file;
+        if contents.is_none() || self.len() <= KERNEL_BYTES {
+            return None;
+        }
+        match (mirror, pool) {
+            (Some(mirror), _) => Some(mirror.as_fd()),
+            (None, None) => self.file.fd(),
+            // Whether the page cache has it still, only a read would tell.
+            (None, Some(_)) => None,
+        }
+    }
+
     /// The bytes, where the file is in memory.
     pub fn in_memory(&self) -> Option<Bytes> {
         let contents = self.file.contents.as_ref()?;
@@ -246,7 +276,7 @@ async fn open_each_time(r: &Request, path: &[u8], how: How) -> Result<Found, Fai
     }
     let found = bring(r, path, How { contents: in_memory, ..how }, None).await?;
     if let (true, Found::File(file)) = (in_memory, &found) {
-        caches.contents().store(path, file);
+        caches.contents().store(path, file, r.location().core.sendfile);
     }
     Ok(found)
 }

@@ -13,8 +13,9 @@ use bytes::Bytes;
 use forebay_rt::errno::Errno;
 use rustix::{
     fs::{
-        Advice, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fadvise,
-        fcntl_getfl, fcntl_setfl, fstat, openat, openat2, stat, statat, statx,
+        Advice, AtFlags, CWD, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, StatxFlags,
+        fadvise, fcntl_getfl, fcntl_setfl, fstat, memfd_create, openat, openat2, stat, statat,
+        statx,
     },
     io::Errno as Code,
 };
@@ -302,6 +303,21 @@ pub fn contents(fd: BorrowedFd<'_>, stat: &Stat) -> Option<Bytes> {
         }
     }
     Some(bytes.into())
+}
+
+/// A file in memory with these contents; `None`: it cannot be had, and need not be.
+pub fn mirror(contents: &[u8]) -> Option<Arc<OwnedFd>> {
+    let fd = memfd_create("forebay contents", MemfdFlags::CLOEXEC).ok()?;
+    let mut written = 0;
+    while written < contents.len() {
+        match rustix::io::write(&fd, &contents[written..]) {
+            Ok(0) => return None,
+            Ok(bytes) => written += bytes,
+            Err(Code::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    Some(Arc::new(fd))
 }
 
 fn describe(fd: impl AsFd) -> Result<Stat, Failed> {

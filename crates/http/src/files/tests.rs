@@ -213,11 +213,37 @@ fn contents_are_used_again_only_for_the_very_same_file() {
     ];
     for other in differing.map(Some).into_iter().chain([None]) {
         let mut contents = Contents::default();
-        contents.store(&path, &file);
+        contents.store(&path, &file, true);
         assert!(contents.find(&path, |_| Some(same)).is_some_and(|kept| kept.fd.is_none()));
         assert!(contents.find(&path, |_| other).is_none(), "{other:?}");
         assert!(contents.find(&path, |_| Some(same)).is_none(), "forgotten");
     }
+}
+
+#[test]
+fn larger_contents_are_kept_for_the_kernel_too_up_to_a_number_of_descriptors() {
+    let dir = temp();
+    let path = put(&dir, "a", "text");
+    let r = under(&dir, "");
+    let mut opened = open::open(&path, How::default()).expect("there");
+    let mut file = |contents: Vec<u8>| {
+        opened.contents = Some(contents.into());
+        Rc::new(OpenFile::new(opened.clone(), &r))
+    };
+    let (small, large) = (file(vec![7; 4096]), file(vec![7; 4097]));
+    let mut contents = Contents::default();
+    let mut mirrored = |path: &[u8], file: &Rc<OpenFile>, wanted| {
+        contents.store(path, file, wanted);
+        let kept = contents.find(path, |_| Some(file.stat)).expect("kept");
+        let end = kept.contents.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        FileSlice { file: kept, start: 0, end }.in_kernel().is_some()
+    };
+    assert!(!mirrored(b"small", &small, true) && !mirrored(b"not wanted", &large, false));
+    for number in 0..200_u8 {
+        assert_eq!(mirrored(&[number], &large, true), number < 128, "{number}");
+    }
+    // Kept anew, the place of the old one is free.
+    assert!(!mirrored(&[0], &large, true) && mirrored(&[1], &large, true));
 }
 
 #[test]

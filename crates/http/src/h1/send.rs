@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use forebay_rt::{clock, timer::Timer, transport::Transport};
+use forebay_rt::{clock, pool, timer::Timer, transport::Transport};
 use forebay_wire::h1::encode::write_hex;
 
 use super::head::Framing;
@@ -59,25 +59,19 @@ pub async fn send<T: Transport>(
     let body = if framing.bodiless { Body::Empty } else { std::mem::take(&mut r.response.body) };
     let pace = Pace::of(r);
     timer.disarm();
-    let in_memory = match &body {
-        Body::Empty => Some(Bytes::new()),
-        Body::Bytes(bytes) => Some(bytes.clone()),
-        Body::File(slice) => slice.in_memory(),
-        _ => None,
-    };
     r.head_sent = head.len() as u64;
-    if let (Some(bytes), None, false) = (in_memory, &pace, framing.chunked) {
-        let mut head = head;
-        let mut bytes = bytes;
-        if bytes.len() <= JOINED_BYTES {
-            head.extend_from_slice(&bytes);
-            bytes = Bytes::new();
-        }
-        let result = send_pair(io, timer, timeout_ms, &head, &bytes, &mut r.bytes_sent).await;
-        forebay_rt::pool::recycle(head);
-        return result;
-    }
     let core = &r.location().core;
+    let whole = match pace.is_none() && !framing.chunked {
+        true => whole(body, core.sendfile && io.sends_files()),
+        false => Err(body),
+    };
+    let body = match whole {
+        Ok(whole) => {
+            let result = send_whole(io, timer, timeout_ms, head, whole, &mut r.bytes_sent).await;
+            return result;
+        }
+        Err(body) => body,
+    };
     let mut output = Output {
         queue: VecDeque::from([Chunk::Bytes(head.into())]),
         queued: 0,
@@ -98,6 +92,99 @@ pub async fn send<T: Transport>(
     r.bytes_sent += output.sent;
     r.head_sent = r.head_sent.min(r.bytes_sent);
     result
+}
+
+/// A body that needs no queue.
+enum Whole {
+    Memory(Bytes),
+    /// In memory, and sent by the kernel from the pages that it has.
+    File(FileSlice),
+}
+
+fn whole(body: Body, by_kernel: bool) -> Result<Whole, Body> {
+    Ok(match body {
+        Body::Empty => Whole::Memory(Bytes::new()),
+        Body::Bytes(bytes) => Whole::Memory(bytes),
+        Body::File(slice) if by_kernel && slice.in_kernel().is_some() => Whole::File(slice),
+        Body::File(slice) => match slice.in_memory() {
+            Some(bytes) => Whole::Memory(bytes),
+            None => return Err(Body::File(slice)),
+        },
+        body => return Err(body),
+    })
+}
+
+async fn send_whole<T: Transport>(
+    io: &mut T,
+    timer: &Timer,
+    timeout_ms: u64,
+    mut head: Vec<u8>,
+    body: Whole,
+    sent: &mut u64,
+) -> Result<(), SendError> {
+    let result = match body {
+        Whole::Memory(mut bytes) => {
+            if bytes.len() <= JOINED_BYTES {
+                head.extend_from_slice(&bytes);
+                bytes = Bytes::new();
+            }
+            send_pair(io, timer, timeout_ms, &head, &bytes, sent).await
+        }
+        Whole::File(slice) => send_file(io, timer, timeout_ms, &head, &slice, sent).await,
+    };
+    pool::recycle(head);
+    result
+}
+
+/// Sends a head, and behind it in the same packets a file that is in memory.
+async fn send_file<T: Transport>(
+    io: &mut T,
+    timer: &Timer,
+    timeout_ms: u64,
+    head: &[u8],
+    slice: &FileSlice,
+    sent: &mut u64,
+) -> Result<(), SendError> {
+    let mut at = 0_usize;
+    let left = poll_fn(|cx| {
+        loop {
+            let offset = at.saturating_sub(head.len()) as u64;
+            let left = (slice.len() - offset) as usize;
+            let Some(fd) = slice.in_kernel().filter(|_| left > 0) else {
+                return Poll::Ready(Ok(left));
+            };
+            let result = match head.get(at..).filter(|head| !head.is_empty()) {
+                Some(head) => io.poll_write(cx, &[IoSlice::new(head)], true),
+                None => io.poll_send_file(cx, fd, slice.start + offset, left),
+            };
+            match result {
+                // The file was cut short, or its file system cannot: what is in memory is whole.
+                Poll::Ready(Ok(0)) => return Poll::Ready(Ok(left)),
+                Poll::Ready(Err(error)) if error.raw_os_error() == Some(EINVAL) => {
+                    return Poll::Ready(Ok(left));
+                }
+                Poll::Ready(Ok(written)) => {
+                    at += written;
+                    *sent += written as u64;
+                    timer.arm(timeout_ms);
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(SendError::Gone)),
+                Poll::Pending => {
+                    ready!(timer.poll_expired(cx));
+                    return Poll::Ready(Err(SendError::TimedOut));
+                }
+            }
+        }
+    })
+    .await?;
+    match slice.in_memory() {
+        Some(bytes) if left > 0 => {
+            let rest = bytes.slice(bytes.len() - left..);
+            let head = &head[at.min(head.len())..];
+            send_pair(io, timer, timeout_ms, head, &rest, sent).await
+        }
+        _ => Ok(()),
+    }
 }
 
 async fn send_pair<T: Transport>(
@@ -446,6 +533,52 @@ impl Output {
                 return;
             }
             self.queue.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::OpenFile;
+    use forebay_rt::{task::block_on, transport::Socket};
+    use std::{io::Read, os::unix::net::UnixStream, rc::Rc};
+
+    /// What arrives of a file, and what is counted.
+    fn sent(head: &[u8], contents: &[u8], mirror: &[u8], start: u64) -> (Vec<u8>, u64) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let file = OpenFile::of_contents_and_mirror(contents.to_vec().into(), mirror);
+        let slice = FileSlice { file: Rc::new(file), start, end: contents.len() as u64 };
+        let reader = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            theirs.read_to_end(&mut all).unwrap();
+            all
+        });
+        let mut count = 0;
+        block_on(async {
+            let (mut io, timer) = (Socket::new(ours.into()), Timer::new());
+            let body = whole(Body::File(slice), true).ok().unwrap();
+            assert!(matches!(body, Whole::File(_)));
+            send_whole(&mut io, &timer, 60_000, head.to_vec(), body, &mut count).await.unwrap();
+        });
+        (reader.join().unwrap(), count)
+    }
+
+    #[test]
+    fn a_file_in_memory_follows_its_head_even_where_the_kernel_has_less_of_it() {
+        let contents: Vec<u8> = (0..400_000_u32).map(|n| n as u8).collect();
+        for (head, mirrored, start) in [
+            (&b"head"[..], 400_000, 0),
+            (b"", 400_000, 5),
+            (b"head", 100_000, 0),
+            (b"head", 0, 399_000 - 5000),
+            (b"head", 100, 7),
+        ] {
+            let (all, count) = sent(head, &contents, &contents[..mirrored], start);
+            let want = [head, &contents[start as usize..]].concat();
+            assert!(all == want, "{mirrored} from {start}");
+            assert_eq!(count, want.len() as u64);
         }
     }
 }

@@ -195,14 +195,16 @@ fn waits_for(connection: &Connection) -> Idle {
 async fn wait<T: Transport>(io: &mut T, timer: &Timer, idle: Idle) -> Arrived {
     timer.set_idle(idle);
     let arrived = poll_fn(|cx| {
-        let mut buf = pool::buffer();
-        match io.poll_read(cx, &mut buf) {
-            Poll::Ready(Ok(read)) if read > 0 => return Poll::Ready(Arrived::Bytes(buf)),
-            Poll::Ready(_) => {
-                pool::recycle(buf);
-                return Poll::Ready(Arrived::Closed);
+        if io.poll_readable(cx).is_ready() {
+            let mut buf = pool::buffer();
+            match io.poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(read)) if read > 0 => return Poll::Ready(Arrived::Bytes(buf)),
+                Poll::Ready(_) => {
+                    pool::recycle(buf);
+                    return Poll::Ready(Arrived::Closed);
+                }
+                Poll::Pending => pool::recycle(buf),
             }
-            Poll::Pending => pool::recycle(buf),
         }
         let shed = timer.is_shed();
         let ended = if shed { Arrived::Shed } else { Arrived::TimedOut };
