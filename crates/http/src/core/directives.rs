@@ -47,7 +47,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         "Writing temporary files in the thread pool.",
         |c, n, cx| {
             value::set_flag(&mut c.aio_write, n)?;
-            no_meaning(n, cx, "it is about responses of proxied servers")
+            no_meaning(n, cx, "files are written to the page cache")
         },
     ),
     set(
