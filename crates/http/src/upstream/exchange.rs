@@ -132,6 +132,12 @@ async fn outgoing<P: Protocol>(
     }
     Ok(match &r.body {
         _ if !passed => Outgoing::None,
+        // Somebody read what there was not (`mirror`), which is not the same as a body of no bytes.
+        RequestBody::Memory(bytes)
+            if bytes.is_empty() && r.input.framing.body == BodyLength::None =>
+        {
+            Outgoing::None
+        }
         RequestBody::Memory(bytes) => Outgoing::Memory(bytes.clone()),
         RequestBody::File(file) => Outgoing::File(file.clone()),
         RequestBody::Unread => Outgoing::None,
