@@ -567,7 +567,7 @@ mod tests {
                         Kept::new(Connection(made[made.len() - 1].clone()), 0, step)
                     });
                     // Some are closed by whoever has them, at different times on each thread.
-                    if (step + n) % 7 != 0 {
+                    if !(step + n).is_multiple_of(7) {
                         pool.keep(settings, peer, kept, step);
                     }
                 }
