@@ -8,6 +8,11 @@ use crate::h1::{
     Options, Parser, Progress, ResponseBody, ResponseParser, Sent, framing, response_framing,
     validate_host,
 };
+use crate::h2::{
+    Head as FrameHead, Priority, RequestBuilder, Settings,
+    frame::{self, HEAD_BYTES},
+    hpack::{Decoder as FieldDecoder, Encoder, Indexing},
+};
 use crate::range::RangeResult;
 use crate::{accept, date, proxy_protocol, range, uri};
 
@@ -179,6 +184,71 @@ pub fn accept(data: &[u8]) {
     }
 }
 
+/// Frames are read as they come; settings and priorities stay within their bounds.
+pub fn h2_frames(data: &[u8]) {
+    let mut rest = data;
+    let mut settings = Settings::default();
+    while let Some(head) = FrameHead::parse(rest) {
+        let mut again = Vec::new();
+        head.write(&mut again);
+        assert_eq!(FrameHead::parse(&again), Some(head));
+        let Some(payload) = rest.get(HEAD_BYTES..HEAD_BYTES + head.len) else { return };
+        rest = &rest[HEAD_BYTES + head.len..];
+        match frame::parse(&head, payload) {
+            Ok(frame::Frame::Data { data, .. }) => assert!(data.len() <= payload.len()),
+            Ok(frame::Frame::Settings(entries)) => _ = settings.apply(entries),
+            Ok(frame::Frame::PriorityUpdate { stream, value }) => {
+                assert!(stream > 0 && Priority::parse(value).urgency < 8);
+            }
+            Ok(frame::Frame::WindowUpdate(increment)) => assert!(increment > 0),
+            _ => {}
+        }
+        assert!(settings.max_frame_size >= 16_384 && settings.initial_window < 1 << 31);
+    }
+}
+
+/// Blocks are decompressed within bounds; what comes out makes a request that is fit for HTTP/1, or
+/// none; and it can be compressed again. The first byte says how long the first block is.
+pub fn h2_request(data: &[u8]) {
+    let Some((&len, rest)) = data.split_first() else { return };
+    let opts = Options { large_buffers: (4, 256), max_headers: 16, ..Options::default() };
+    let (first, second) = rest.split_at(usize::from(len).min(rest.len()));
+    let mut decoder = FieldDecoder::default();
+    let (mut encoder, mut back) = (Encoder::default(), FieldDecoder::default());
+    for block in [first, second] {
+        let (mut buf, mut head) = (Vec::new(), crate::h1::Head::default());
+        let mut builder = RequestBuilder::new(&mut buf, &mut head, &opts);
+        let (mut fields, mut out) = (Vec::new(), Vec::new());
+        encoder.begin(&mut out);
+        let decoded = decoder.decode(block, |field| {
+            builder.field(field);
+            if fields.len() < 64 {
+                fields.push((field.name.to_vec(), field.value.to_vec()));
+            }
+        });
+        let framing = builder.finish(len & 1 != 0);
+        assert!(decoder.footprint() < 64 << 10);
+        assert!(head.headers.len() <= opts.max_headers + 1);
+        for (name, value) in &fields {
+            encoder.field(name, value, Indexing::Kept, &mut out);
+        }
+        let mut again = Vec::new();
+        let taken = back.decode(&out, |f| again.push((f.name.to_vec(), f.value.to_vec())));
+        assert!(taken.is_ok() && again == fields);
+        if decoded.is_err() {
+            return;
+        }
+        let Ok(framing) = framing else { continue };
+        let is_split = |span: crate::Span| span.of(&buf).iter().any(|ch| b"\r\n\0".contains(ch));
+        assert!(!is_split(head.request_line));
+        for field in &head.headers {
+            assert!(!is_split(field.name) && !is_split(field.value));
+            assert!(field.name.of(&buf).iter().all(|ch| !ch.is_ascii_uppercase()));
+        }
+        assert!(head.uri.of(&buf).starts_with(b"/") && framing.host.is_some());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::mutate::run;
@@ -276,5 +346,28 @@ mod tests {
         let seeds: &[&[u8]] =
             &[b"gzip, deflate;q=0.5, br;q=0.001, *;q=0", b"xgzip,gzip ; q=1.000", b"*;Q=0."];
         run(super::accept, seeds, &[], 300_000);
+    }
+
+    #[test]
+    fn h2_frames_survive_mutation() {
+        let seeds: &[&[u8]] = &[
+            b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\xff\xff\0\0\x03\x01\x05\0\0\0\x01\x82\x86\x84",
+            b"\0\0\x05\0\x09\0\0\0\x01\x02ab..\0\0\x04\x08\0\0\0\0\x01\0\0\0\x01",
+            b"\0\0\x08\x06\0\0\0\0\012345678\0\0\x08\x07\0\0\0\0\0\0\0\0\x01\0\0\0\x0b",
+            b"\0\0\x0a\x10\0\0\0\0\0\0\0\0\x01u=5, i\0\0\x05\x02\0\0\0\0\x03\0\0\0\x01\x0f",
+        ];
+        run(super::h2_frames, seeds, &[b"\0\0\x04", b"\0\0\0\0"], 200_000);
+    }
+
+    #[test]
+    fn h2_requests_survive_mutation() {
+        // RFC 7541 C.4 and C.3, and a literal of each kind.
+        let seeds: &[&[u8]] = &[
+            b"\x11\x82\x86\x84\x41\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff\
+              \x82\x86\x84\xbe\x58\x86\xa8\xeb\x10\x64\x9c\xbf",
+            b"\x14\x82\x86\x84\x41\x0fwww.example.com\x82\x87\x85\xbf\x40\x0acustom-key\x0ccustom-value",
+            b"\x20\x3f\x09\x82\x86\x04\x04/a?b\x01\x01a\x60\x03a=b\x10\x01x\x01y\x60\x03c=d\x0f\x0d\x015",
+        ];
+        run(super::h2_request, seeds, &[b"\x40", b"\xbe", b"\x41", b":path"], 200_000);
     }
 }

@@ -1,4 +1,5 @@
-//! Bytes to messages and back: HTTP/1 heads, chunked bodies, URIs, ranges, dates, PROXY protocol.
+//! Bytes to messages and back: HTTP/1 heads, chunked bodies, HTTP/2 frames and HPACK, URIs, ranges,
+//! dates, PROXY protocol.
 //!
 //! Everything here is a function of the bytes it is given, or a small state machine over them,
 //! so that it can be tested by tables, split at every byte, and fuzzed.
@@ -12,6 +13,7 @@ pub mod escape;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod h1;
+pub mod h2;
 pub mod proxy_protocol;
 pub mod range;
 pub mod reject;

@@ -48,7 +48,8 @@ impl Default for Options {
     }
 }
 
-/// The protocol version. Minor versions above 1 are taken as 1.1 (RFC 9110 §2.5).
+/// The protocol version. Minor versions above 1 are taken as 1.1 (RFC 9110 §2.5). HTTP/2 has heads of
+/// its own, which are put together in this form (`h2::request`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[allow(missing_docs)]
 pub enum Version {
@@ -56,6 +57,7 @@ pub enum Version {
     Http09,
     Http10,
     Http11,
+    Http2,
 }
 
 /// What the request line's parser saw of the URI; decides whether it must be normalised.
@@ -134,7 +136,8 @@ impl Head {
         self.headers.iter().find(|field| field.id == id).map(|field| field.value)
     }
 
-    fn clear(&mut self) {
+    /// Empties it, keeping its memory.
+    pub(crate) fn clear(&mut self) {
         let (mut headers, mut skipped) =
             (std::mem::take(&mut self.headers), std::mem::take(&mut self.skipped));
         headers.clear();

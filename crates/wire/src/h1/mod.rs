@@ -8,7 +8,7 @@ pub mod framing;
 pub mod head;
 pub mod host;
 pub mod method;
-mod request_line;
+pub(crate) mod request_line;
 pub mod response;
 pub mod response_field;
 

@@ -354,7 +354,22 @@ impl RequestLine {
     }
 }
 
-fn is_method(ch: u8) -> bool {
+/// Reads a target that did not come in a request line (`:path`): `span`, which begins with a slash and
+/// is followed by a space, becomes the target of `head`.
+pub(crate) fn scan_target(buf: &[u8], span: Span, head: &mut Head) -> Result<(), Reject> {
+    let (mut at, end) = (span.start as usize, span.end as usize);
+    let state = State::SpacesBeforeUri;
+    let mut line = RequestLine { state, start: at, ..RequestLine::default() };
+    line.advance(&buf[..=end], &mut at, head)?;
+    // A space in its midst would have ended it sooner.
+    match line.state {
+        State::Http09 if head.uri == span => Ok(()),
+        _ => Err(Reject::InvalidRequest),
+    }
+}
+
+/// Whether a method may have that byte.
+pub(crate) fn is_method(ch: u8) -> bool {
     ch.is_ascii_uppercase() || ch == b'_' || ch == b'-'
 }
 
