@@ -5,25 +5,29 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
+    future::poll_fn,
     io,
     os::fd::OwnedFd,
     rc::Rc,
     sync::{Arc, atomic::Ordering::Relaxed},
+    task::Poll,
 };
 
 use forebay_rt::{
     clock,
     listen::Addr,
+    pool,
     task::{AbortHandle, spawn_local},
     timer,
     transport::{Acceptor, Socket, Transport},
 };
 use forebay_session::log::Severity;
+use forebay_wire::h2::PREFACE;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::{
     background::Background,
-    h1,
+    h1, h2,
     plan::{Plan, PlanHandle},
     proxied,
     request::{Connection, Peer},
@@ -289,6 +293,8 @@ fn start<T: Transport>(
         spawn_local(serve_proxied(open, io, connection, listening));
     } else if listener.ssl {
         spawn_local(serve_tls(open, io, connection, listening, Vec::new()));
+    } else if h2::is_on(&plan, listener, listener.names_of(&connection).default) {
+        spawn_local(serve_either(open, io, connection, listening, Vec::new()));
     } else {
         spawn_local(h1::serve(open, io, connection, listening, None));
     }
@@ -308,8 +314,13 @@ async fn serve_proxied<T: Transport>(
     // Set once, before anybody looks.
     let _ = connection.proxied.set(Box::new(proxied));
     let (plan, index) = listening.plan(&connection.worker);
-    if plan.listeners[index].ssl {
+    let listener = &plan.listeners[index];
+    if listener.ssl {
         spawn_local(serve_tls(open, io, connection, listening, rest));
+        return;
+    }
+    if h2::is_on(&plan, listener, listener.names_of(&connection).default) {
+        spawn_local(serve_either(open, io, connection, listening, rest));
         return;
     }
     let preread = (!rest.is_empty()).then(|| rest.into_boxed_slice());
@@ -326,6 +337,9 @@ async fn serve_tls<T: Transport>(
     first: Vec<u8>,
 ) {
     match Box::pin(tls::shake_hands(io, first, &connection, &listening)).await {
+        Some(Shaken::Tls(io)) if connection.tls.get().is_some_and(|tls| tls.speaks_http2()) => {
+            spawn_local(h2::serve(open, io, connection, listening, None));
+        }
         Some(Shaken::Tls(io)) => {
             spawn_local(h1::serve(open, io, connection, listening, None));
         }
@@ -334,6 +348,68 @@ async fn serve_tls<T: Transport>(
             spawn_local(h1::serve(open, io, connection, listening, first));
         }
         None => {}
+    }
+}
+
+/// Whether a first line is none of HTTP/1: then it is a broken preface (RFC 9113 §3.4).
+///
+/// DIFFERS(h2c-broken-preface): nginx answers it with a page of HTTP/1.
+fn is_neither(first: &[u8]) -> bool {
+    let Some(end) = memchr::memchr(b'\n', first) else { return false };
+    let line = &first[..end];
+    let words = line.split(|ch| *ch == b' ').count();
+    words > 2 && memchr::memmem::find(line, b"HTTP/1").is_none()
+}
+
+/// Serves a connection without TLS whose first bytes say which protocol it speaks: HTTP/2 begins with
+/// its preface ("prior knowledge", RFC 9113 §3.3), as in nginx since 1.25.1. `first`: what was read
+/// already.
+async fn serve_either<T: Transport>(
+    open: Open,
+    mut io: T,
+    connection: Rc<Connection>,
+    listening: Rc<Listening>,
+    mut first: Vec<u8>,
+) {
+    let timer = timer::Timer::new();
+    timer.set_idle(timer::Idle::First);
+    let (plan, index) = listening.plan(&connection.worker);
+    let default = plan.server(plan.listeners[index].names.default);
+    timer.arm(default.settings.client_header_timeout_ms);
+    drop(plan);
+    while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {
+        let read = poll_fn(|cx| {
+            // Nothing is held while nothing comes.
+            let mut buf =
+                if first.is_empty() { pool::buffer() } else { std::mem::take(&mut first) };
+            if buf.capacity() == buf.len() {
+                buf.reserve(1024);
+            }
+            let read = io.poll_read(cx, &mut buf);
+            if buf.is_empty() {
+                pool::recycle(buf);
+            } else {
+                first = buf;
+            }
+            match read {
+                Poll::Ready(read) => Poll::Ready(Some(read.unwrap_or(0))),
+                Poll::Pending => timer.poll_expired(cx).map(|()| None),
+            }
+        });
+        match read.await {
+            Some(0) => break,
+            Some(_) => {}
+            None => return,
+        }
+    }
+    drop(timer);
+    let is_http2 = first.starts_with(PREFACE) || is_neither(&first);
+    let first = (!first.is_empty()).then(|| first.into_boxed_slice());
+    // A task of its own, as large as it must be and no larger.
+    if is_http2 {
+        spawn_local(h2::serve(open, io, connection, listening, first));
+    } else {
+        spawn_local(h1::serve(open, io, connection, listening, first));
     }
 }
 

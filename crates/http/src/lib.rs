@@ -19,6 +19,7 @@ mod error_log;
 pub mod files;
 pub mod forwarded;
 mod h1;
+pub mod h2;
 pub mod handler;
 pub mod limits;
 pub mod load;
@@ -26,6 +27,7 @@ pub mod mime;
 pub mod module;
 pub mod modules;
 pub mod names;
+mod pace;
 mod password;
 pub mod plan;
 mod proxied;
@@ -33,6 +35,7 @@ pub mod request;
 pub mod response;
 pub mod special;
 pub mod subrequest;
+mod target;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(dead_code))]
 mod testing;

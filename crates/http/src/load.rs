@@ -304,6 +304,7 @@ fn listener(group: &[&(ServerId, Listen, &core::Conf)], cx: &mut Cx<'_, '_>) -> 
     let mut names = Names::new(group[0].0);
     let mut options = group[0].1.options.clone();
     let (mut default_seen, mut options_seen) = (false, false);
+    let mut http2 = false;
     let mut protocols = Protocols::of(&group[0].1);
     for (index, (server, listen, conf)) in group.iter().enumerate() {
         if index > 0 && protocols.redefine(listen, options_seen) {
@@ -325,6 +326,7 @@ fn listener(group: &[&(ServerId, Listen, &core::Conf)], cx: &mut Cx<'_, '_>) -> 
             options_seen = true;
             options = listen.options.clone();
         }
+        http2 |= listen.http2.is_some();
         let unnamed = [ServerName::Exact(Box::default())];
         let list = if conf.own.names.is_empty() { &unnamed[..] } else { &conf.own.names };
         for name in list {
@@ -343,7 +345,7 @@ fn listener(group: &[&(ServerId, Listen, &core::Conf)], cx: &mut Cx<'_, '_>) -> 
     }
     let addr = group[0].1.addr.clone();
     let Protocols { proxy_protocol, ssl, .. } = protocols;
-    Listener { addr, options, proxy_protocol, ssl, names, specific: Vec::new() }
+    Listener { addr, options, proxy_protocol, ssl, http2, names, specific: Vec::new() }
 }
 
 /// What is spoken at an address, over all its `listen`s (`ngx_http_add_addresses`).

@@ -122,6 +122,8 @@ pub struct Listener {
     pub proxy_protocol: bool,
     /// Whether TLS is spoken.
     pub ssl: bool,
+    /// `listen … http2`: HTTP/2 is spoken whatever `http2` says.
+    pub http2: bool,
     /// Who answers what.
     pub names: Names,
     /// Who answers at single local addresses that this one covers.

@@ -125,6 +125,8 @@ pub struct Input {
     pub port: Option<u16>,
     /// Whether it was there before the response to the request before it was sent (`$pipe`).
     pub pipelined: bool,
+    /// Its number among the requests of the connection (`$connection_requests`).
+    pub number: u32,
     /// Wall-clock time of the first byte, in milliseconds since 1970.
     pub start_wall_ms: u64,
     /// The same on the monotonic clock.
@@ -312,8 +314,13 @@ impl Request {
         parts: Parts,
     ) -> Request {
         // The response is empty already: `into_parts` leaves it so.
-        let Parts { input, mut uri, mut args, response, mut store, compressed, main, upstream } =
+        let Parts { mut input, mut uri, mut args, response, mut store, compressed, main, upstream } =
             parts;
+        // Of several requests under way on a connection, each has its own; a subrequest shares its
+        // parent's.
+        if let Some(input) = Rc::get_mut(&mut input) {
+            input.number = connection.requests.get();
+        }
         uri.clear();
         args.clear();
         store.reset();

@@ -25,6 +25,7 @@ use forebay_tls::{AcceptError, Choice, ClientHello, ServerConfig, Session, TlsSt
 use forebay_wire::h1;
 
 use crate::{
+    h2,
     names::Names,
     plan::{Listener, Plan, PlanHandle, ServerId},
     request::{Connection, Parts, Request},
@@ -47,6 +48,11 @@ impl Tls {
     /// What the handshake came to.
     pub fn session(&self) -> Option<&Session> {
         self.session.as_ref()
+    }
+
+    /// Whether the client has chosen HTTP/2.
+    pub fn speaks_http2(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.alpn() == Some(b"h2"))
     }
 
     /// The server for what does not name a host.
@@ -345,10 +351,9 @@ impl Chooser<'_> {
 }
 
 /// The protocols that are offered, and which of the lists it is.
-fn alpn(
-    _plan: &Plan,
-    _listener: &Listener,
-    _server: ServerId,
-) -> (usize, &'static [&'static [u8]]) {
-    (0, &[b"http/1.1", b"http/1.0", b"http/0.9"])
+fn alpn(plan: &Plan, listener: &Listener, server: ServerId) -> (usize, &'static [&'static [u8]]) {
+    match h2::is_on(plan, listener, server) {
+        false => (0, &[b"http/1.1", b"http/1.0", b"http/0.9"]),
+        true => (1, &[b"h2", b"http/1.1", b"http/1.0", b"http/0.9"]),
+    }
 }

@@ -34,6 +34,8 @@ pub struct Counters {
     pub writing: AtomicU64,
     /// Connections closed to make room for others.
     pub shed: AtomicU64,
+    /// Connections closed for what their clients did with HTTP/2: floods and the like.
+    pub calmed: AtomicU64,
     /// Connections whose serving panicked.
     pub panics: AtomicU64,
 }

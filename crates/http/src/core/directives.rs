@@ -1087,6 +1087,11 @@ fn types(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Done {
 
 fn listen(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     for listen in Listen::parse(n, cx.loader.files)? {
+        if let Some(span) = listen.http2 {
+            let text = "the \"listen ... http2\" directive is deprecated, use the \"http2\" \
+                        directive instead";
+            cx.loader.warn(span, text);
+        }
         if c.own.listens.iter().any(|before| before.addr == listen.addr) {
             let text = format!("a duplicate listen {}", listen.addr);
             return Err(Error::emerg(n.span, text));

@@ -23,6 +23,8 @@ pub struct Listen {
     pub proxy_protocol: bool,
     /// `ssl`.
     pub ssl: bool,
+    /// `http2`, which is deprecated: where it stands.
+    pub http2: Option<Span>,
     /// Where it stands.
     pub span: Span,
 }
@@ -44,6 +46,7 @@ impl Listen {
             default_server: false,
             proxy_protocol: false,
             ssl: false,
+            http2: None,
             span,
         }
     }
@@ -89,6 +92,10 @@ impl Listen {
                 self.ssl = true;
                 socket_option = false;
             }
+            ("http2", "") => {
+                self.http2 = Some(arg.span);
+                socket_option = false;
+            }
             ("bind", "") => {}
             ("reuseport", "") => options.reuseport = true,
             ("deferred", "") => options.deferred = true,
@@ -124,7 +131,7 @@ impl Listen {
                 return Err(Error::emerg(arg.span, text));
             }
             ("multipath", "") => options.multipath = true,
-            ("http2" | "quic", "") => {
+            ("quic", "") => {
                 let text = format!("the \"{name}\" parameter is not supported yet");
                 return Err(Error::emerg(arg.span, text));
             }

@@ -13,4 +13,6 @@ mod head;
 mod send;
 mod serve;
 
+pub(crate) use close::linger;
+pub(crate) use head::write_date;
 pub use serve::serve;

@@ -11,14 +11,15 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use forebay_rt::{clock, pool, timer::Timer, transport::Transport};
+use forebay_rt::{pool, timer::Timer, transport::Transport};
 use forebay_wire::h1::encode::write_hex;
 
 use super::head::Framing;
 use crate::{
     body::{Body, Chunk, Fault, FileSlice},
-    core::{Settings, SizeValue},
+    core::Settings,
     files,
+    pace::Pace,
     request::Request,
     response::Ahead,
 };
@@ -242,48 +243,6 @@ fn max_file_chunk(core: &Settings) -> u64 {
     match core.sendfile_max_chunk {
         0 => u64::from(u32::MAX),
         limit => limit,
-    }
-}
-
-/// `limit_rate`: how much may have been sent by now.
-struct Pace {
-    rate: u64,
-    after: u64,
-    start_ms: u64,
-    timer: Timer,
-}
-
-impl Pace {
-    fn of(r: &Request) -> Option<Pace> {
-        let core = &r.location().core;
-        let rate = match r.limit_rate {
-            Some(rate) => rate,
-            None => size(&core.limit_rate, r),
-        };
-        if rate == 0 {
-            return None;
-        }
-        let after = size(&core.limit_rate_after, r);
-        Some(Pace { rate, after, start_ms: clock::now_ms(), timer: Timer::new() })
-    }
-
-    /// How many bytes may be sent now; 0: the timer says when to ask again.
-    fn allowance(&self, sent: u64) -> u64 {
-        let seconds = (clock::now_ms() - self.start_ms) / 1000 + 1;
-        let total = self.rate.saturating_mul(seconds).saturating_add(self.after);
-        let allowed = total.saturating_sub(sent);
-        if allowed == 0 {
-            let over = sent - total;
-            self.timer.arm(over.saturating_mul(1000) / self.rate + 1);
-        }
-        allowed
-    }
-}
-
-fn size(value: &SizeValue, r: &Request) -> u64 {
-    match value {
-        SizeValue::Fixed(size) => *size,
-        SizeValue::Computed(template) => forebay_conf::value::size(&template.value(r)).unwrap_or(0),
     }
 }
 

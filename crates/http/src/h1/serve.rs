@@ -18,7 +18,6 @@ use forebay_session::log::Severity;
 use forebay_wire::{
     Reject,
     h1::{self, FieldId, Method, Parser, Progress, Version},
-    uri,
 };
 
 use super::{
@@ -35,6 +34,7 @@ use crate::{
     names::Names,
     plan::Plan,
     request::{Connection, Input, Parts, Request},
+    target,
     worker::{Counters, Listening},
 };
 
@@ -378,41 +378,7 @@ async fn read_head<T: Transport>(
 fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
     let input = r.input_mut();
     input.framing = h1::framing(&input.head, &input.buf)?;
-    if let Some(host) = input.framing.host {
-        input.port = h1::validate_host(host.of(&input.buf), &mut input.host)?;
-    }
-    r.keep_alive = r.input.framing.keep_alive;
-    r.method = r.input.head.method;
-    let found = names.find(&r.input.host);
-    r.server = found.server;
-    r.location = plan.server(r.server).location;
-    if let Some((regex, groups)) = found.regex {
-        let host = r.input.host.clone();
-        regex.run(r, &host, groups);
-    }
-    let merge = plan.server(r.server).settings.merge_slashes;
-    let input = r.input.clone();
-    let raw = input.head.uri.of(&input.buf);
-    let flags = &input.head.uri_flags;
-    if flags.is_simple() {
-        let (path, args) = match flags.args_start {
-            Some(at) => {
-                let at = (at - input.head.uri.start) as usize;
-                (&raw[..at - 1], &raw[at..])
-            }
-            None => (raw, &[][..]),
-        };
-        r.uri.extend_from_slice(path);
-        r.args.extend_from_slice(args);
-        r.uri_was_escaped = flags.plus_in;
-    } else {
-        let parsed = uri::normalize(raw, merge, &mut r.uri)?;
-        r.uri_was_escaped = parsed.quoted || parsed.plus_in;
-        if let Some(args) = parsed.args {
-            r.args.extend_from_slice(&raw[args]);
-        }
-    }
-    Ok(())
+    target::resolve(r, plan, names)
 }
 
 fn default_resets(plan: &Plan, r: &Request) -> bool {

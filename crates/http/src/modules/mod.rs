@@ -26,6 +26,7 @@ pub mod gzip;
 mod gzip_static;
 mod headers;
 mod health_check;
+mod http2;
 mod index;
 mod limit_conn;
 mod limit_req;
@@ -64,6 +65,7 @@ fn entry<M: Module>() -> Box<dyn AnyModule> {
 pub fn all() -> Vec<Box<dyn AnyModule>> {
     vec![
         entry::<crate::core::Core>(),
+        entry::<http2::Http2>(),
         entry::<map::Map>(),
         entry::<resolver::Resolving>(),
         entry::<rewrite::Rewriting>(),

@@ -26,9 +26,7 @@ pub(super) fn register(registry: &mut Registry<Request>) {
         None => put(out, b"unix:"),
     });
     registry.builtin("connection", |r, out| put_number(out, r.connection.number));
-    registry.builtin("connection_requests", |r, out| {
-        put_number(out, r.connection.requests.get().into())
-    });
+    registry.builtin("connection_requests", |r, out| put_number(out, r.input.number.into()));
     registry.builtin("connection_time", |r, out| {
         put_seconds(out, clock::now_ms().saturating_sub(r.connection.started_ms))
     });

@@ -1,0 +1,225 @@
+//! The client of one stream, as handlers see it, and what the connection leaves there for them.
+//!
+//! *Invariant:* what lies here unread is never more than the stream's window, nor all of it together
+//! more than the connection's.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    task::{Context, Poll, Waker, ready},
+};
+
+use bytes::Bytes;
+use forebay_rt::timer::Timer;
+
+use crate::client::{BodyError, Client};
+
+/// How much of the request body is still to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coming {
+    /// More.
+    More,
+    /// Nothing: it is complete.
+    #[default]
+    Nothing,
+    /// Nothing: the client reset the stream or left.
+    Gone,
+    /// Nothing that makes sense.
+    Malformed,
+}
+
+/// Where the connection and the handlers of a stream meet.
+#[derive(Default)]
+pub struct Inbox {
+    /// What has come and was not taken. In one piece, however small the frames: it weighs what it is.
+    data: RefCell<Vec<u8>>,
+    coming: Cell<Coming>,
+    /// What was taken since the connection looked: its windows grow by that much.
+    taken: Cell<usize>,
+    /// Whether `100 Continue` is due.
+    wants_continue: Cell<bool>,
+    /// Whether somebody reads the body: then more may come at once.
+    reading: Cell<bool>,
+    waker: Cell<Option<Waker>>,
+}
+
+impl Inbox {
+    /// For a new stream.
+    pub fn new(coming: Coming) -> Rc<Inbox> {
+        Rc::new(Inbox { coming: Cell::new(coming), ..Inbox::default() })
+    }
+
+    /// Bytes of the body have come.
+    pub fn push(&self, bytes: &[u8]) {
+        self.data.borrow_mut().extend_from_slice(bytes);
+        self.wake();
+    }
+
+    /// Nothing more will come.
+    pub fn end(&self, how: Coming) {
+        if self.coming.get() == Coming::More || how == Coming::Gone {
+            self.coming.set(how);
+            self.wake();
+        }
+    }
+
+    /// How much lies here.
+    pub fn len(&self) -> usize {
+        self.data.borrow().len()
+    }
+
+    /// Throws away what lies here; how much that was, and was taken since the connection looked.
+    pub fn discard(&self) -> usize {
+        self.data.take().len() + self.taken.take()
+    }
+
+    /// What was taken since the last call.
+    pub fn take_taken(&self) -> usize {
+        self.taken.take()
+    }
+
+    /// Whether `100 Continue` is due; it is once.
+    pub fn take_continue(&self) -> bool {
+        self.wants_continue.take()
+    }
+
+    /// Whether somebody reads the body.
+    pub fn is_read(&self) -> bool {
+        self.reading.get()
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    fn register(&self, cx: &Context<'_>) {
+        let kept = self.waker.take().filter(|waker| waker.will_wake(cx.waker()));
+        self.waker.set(Some(kept.unwrap_or_else(|| cx.waker().clone())));
+    }
+}
+
+/// The client of a request on a stream.
+pub struct StreamClient {
+    inbox: Rc<Inbox>,
+    handed_out: u64,
+    /// Runs while somebody waits for the body.
+    timer: Option<Timer>,
+    failed: Option<BodyError>,
+    expects_continue: bool,
+}
+
+impl StreamClient {
+    /// Of that stream.
+    pub fn new(inbox: Rc<Inbox>, expects_continue: bool) -> StreamClient {
+        StreamClient { inbox, handed_out: 0, timer: None, failed: None, expects_continue }
+    }
+
+    fn fail(&mut self, error: BodyError) -> Poll<Result<Option<Bytes>, BodyError>> {
+        self.timer = None;
+        self.failed = Some(error);
+        Poll::Ready(Err(error))
+    }
+}
+
+impl Client for StreamClient {
+    fn poll_body(
+        &mut self,
+        limit: u64,
+        timeout_ms: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, BodyError>> {
+        if let Some(error) = self.failed {
+            return Poll::Ready(Err(error));
+        }
+        let inbox = self.inbox.clone();
+        inbox.reading.set(true);
+        if std::mem::take(&mut self.expects_continue) && inbox.coming.get() == Coming::More {
+            inbox.wants_continue.set(true);
+        }
+        let data = inbox.data.take();
+        if !data.is_empty() {
+            inbox.taken.set(inbox.taken.get() + data.len());
+            self.handed_out += data.len() as u64;
+            if limit > 0 && self.handed_out > limit {
+                return self.fail(BodyError::TooLarge);
+            }
+            if let Some(timer) = &self.timer {
+                timer.arm(timeout_ms);
+            }
+            return Poll::Ready(Ok(Some(data.into())));
+        }
+        match inbox.coming.get() {
+            Coming::Nothing => {
+                self.timer = None;
+                return Poll::Ready(Ok(None));
+            }
+            Coming::Gone => return self.fail(BodyError::Gone),
+            Coming::Malformed => return self.fail(BodyError::Malformed),
+            Coming::More => {}
+        }
+        let timer = self.timer.get_or_insert_with(|| {
+            let timer = Timer::new();
+            timer.arm(timeout_ms);
+            timer
+        });
+        inbox.register(cx);
+        ready!(timer.poll_expired(cx));
+        self.fail(BodyError::TimedOut)
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.inbox.coming.get() == Coming::Gone {
+            return Poll::Ready(());
+        }
+        self.inbox.register(cx);
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(client: &mut StreamClient, limit: u64) -> Poll<Result<Option<Bytes>, BodyError>> {
+        client.poll_body(limit, 1000, &mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_body_comes_in_the_pieces_that_are_there() {
+        let inbox = Inbox::new(Coming::More);
+        let mut client = StreamClient::new(inbox.clone(), true);
+        assert!(poll(&mut client, 0).is_pending());
+        assert!(inbox.take_continue() && !inbox.take_continue());
+        inbox.push(b"ab");
+        inbox.push(b"c");
+        assert_eq!(poll(&mut client, 0), Poll::Ready(Ok(Some(Bytes::from_static(b"abc")))));
+        assert_eq!((inbox.take_taken(), inbox.len()), (3, 0));
+        inbox.end(Coming::Nothing);
+        assert_eq!(poll(&mut client, 0), Poll::Ready(Ok(None)));
+    }
+
+    #[test]
+    fn a_body_that_is_too_long_or_cut_short_stays_so() {
+        let inbox = Inbox::new(Coming::More);
+        let mut client = StreamClient::new(inbox.clone(), false);
+        inbox.push(b"abc");
+        assert_eq!(poll(&mut client, 2), Poll::Ready(Err(BodyError::TooLarge)));
+        assert_eq!(poll(&mut client, 2), Poll::Ready(Err(BodyError::TooLarge)));
+        let inbox = Inbox::new(Coming::More);
+        let mut client = StreamClient::new(inbox.clone(), false);
+        inbox.end(Coming::Malformed);
+        assert_eq!(poll(&mut client, 0), Poll::Ready(Err(BodyError::Malformed)));
+    }
+
+    #[test]
+    fn a_client_that_has_sent_all_may_still_go() {
+        let inbox = Inbox::new(Coming::Nothing);
+        let mut client = StreamClient::new(inbox.clone(), false);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(client.poll_gone(&mut cx).is_pending());
+        inbox.end(Coming::Gone);
+        assert!(client.poll_gone(&mut cx).is_ready());
+    }
+}

@@ -1,0 +1,374 @@
+//! From answers to frames: heads at once, bodies as windows, priorities and the socket allow.
+//!
+//! Answers ngx_http_v2_filter_module.c. RFC 9113 §5.2, RFC 9218 §10.
+//!
+//! Hot path: a small body in memory is one DATA frame behind its HEADERS.
+//!
+//! *Invariant:* a body is pulled only when its bytes can be written: a slow client slows its source.
+
+use std::{
+    future::Future,
+    mem,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use forebay_rt::clock;
+use forebay_session::log::Severity;
+use forebay_wire::{
+    h1::Method,
+    h2::{
+        ErrorCode, Head,
+        frame::{self, HEAD_BYTES, flag, kind},
+    },
+};
+
+use super::{
+    client::Coming,
+    conn::Conn,
+    head, receive,
+    stream::{NEVER, Next, Sending, Stream, Task, Work},
+    wake::StreamWaker,
+};
+use crate::{
+    body::{Body, Fault},
+    pace::Pace,
+    request::Request,
+    worker::Counters,
+};
+
+/// Up to that size pieces are copied behind each other: cheaper than to name them to the kernel.
+const COPIED_BYTES: usize = 2048;
+
+impl<F: Future<Output = Request>> Conn<F> {
+    /// The engine is done with a stream.
+    pub(super) fn answered(&mut self, at: usize, mut r: Request, cx: &mut Context<'_>) {
+        self.after_waiting(at);
+        let stream = &mut self.streams[at];
+        r.bytes_read += mem::take(&mut stream.read_bytes);
+        if stream.is_after {
+            self.streams.swap_remove(at);
+            self.logged(r);
+            return;
+        }
+        if stream.reset {
+            return self.drop_stream(at, r);
+        }
+        // 444: not a word; 408 and 499: nobody waits for one.
+        if matches!(r.response.status, 0 | 408 | 444 | 499) {
+            frame::write_reset(self.out.buf(), stream.id, ErrorCode::InternalError);
+            if !self.streams[at].client_done {
+                let id = self.streams[at].id;
+                self.remember_reset(id);
+            }
+            return self.drop_stream(at, r);
+        }
+        if self.is_congested() {
+            let stream = &mut self.streams[at];
+            stream.work = Work::Answered(Box::new(r));
+            return;
+        }
+        self.respond(at, r, cx);
+    }
+
+    /// Writes the head, and the body if that is small and at hand.
+    fn respond(&mut self, at: usize, mut r: Request, cx: &mut Context<'_>) {
+        let is_bodiless = settle_head(&mut r);
+        let max_payload = self.max_payload(&r);
+        let stream = &mut self.streams[at];
+        let in_memory = match &r.response.body {
+            _ if is_bodiless => Some(Bytes::new()),
+            Body::Empty => Some(Bytes::new()),
+            Body::Bytes(bytes) => Some(bytes.clone()),
+            Body::File(slice) => slice.in_memory(),
+            _ => None,
+        };
+        let has_trailers = !is_bodiless && head::has_trailers(&r.response);
+        let whole = in_memory.filter(|bytes| {
+            let window = stream.send_window.min(self.send_window);
+            bytes.len() <= max_payload
+                && (bytes.is_empty() || bytes.len() as i64 <= window)
+                && !has_trailers
+                && (bytes.is_empty() || Pace::of(&r).is_none())
+        });
+        let ends = whole.as_ref().is_some_and(Bytes::is_empty);
+        let max_head = self.peer.max_frame_size as usize;
+        let out = self.out.buf();
+        let written = head::write(&r, stream.id, ends, max_head, &mut self.encoder, out) as u64;
+        r.head_sent = written;
+        r.bytes_sent += written;
+        match whole {
+            Some(bytes) => {
+                if !ends {
+                    let id = stream.id;
+                    self.write_data(at, id, bytes, true);
+                    r.bytes_sent += mem::take(&mut self.data_sent);
+                }
+                self.ended(at, r);
+            }
+            None => {
+                stream.work = Work::Sending(Box::new(Sending::new(r)));
+                // A source that has to wait says so to the stream.
+                stream.waker.get_or_insert_with(|| StreamWaker::new(cx.waker()));
+            }
+        }
+    }
+
+    /// How long DATA frames get: `http2_chunk_size`, and what the client takes.
+    fn max_payload(&self, r: &Request) -> usize {
+        let chunk = super::settings(r.location()).chunk_size as usize;
+        chunk.min(self.peer.max_frame_size as usize).max(1)
+    }
+
+    /// Appends a DATA frame, and counts it.
+    fn write_data(&mut self, at: usize, id: u32, bytes: Bytes, end_stream: bool) {
+        let len = bytes.len();
+        let flags = if end_stream { flag::END_STREAM } else { 0 };
+        let buf = self.out.buf();
+        Head { len, kind: kind::DATA, flags, stream: id }.write(buf);
+        if len <= COPIED_BYTES {
+            buf.extend_from_slice(&bytes);
+        } else {
+            self.out.share(bytes);
+        }
+        self.send_window -= len as i64;
+        self.streams[at].send_window -= len as i64;
+        self.data_sent += (HEAD_BYTES + len) as u64;
+        self.calm.sent(len);
+    }
+
+    /// Fills the output with what streams have to send, the most urgent first.
+    pub(super) fn fill(&mut self, moved: &mut bool, cx: &mut Context<'_>) {
+        while !self.is_congested() {
+            let Some(at) = self.next_stream() else { break };
+            *moved = true;
+            match mem::replace(&mut self.streams[at].work, Work::Moving) {
+                Work::Answered(r) => self.respond(at, *r, cx),
+                Work::Sending(sending) => self.send_some(at, sending, cx),
+                other => self.streams[at].work = other,
+            }
+        }
+        self.note_stalls(cx);
+    }
+
+    /// The stream whose turn it is among those that can send.
+    fn next_stream(&self) -> Option<usize> {
+        let can_send = |stream: &Stream<F>| match &stream.work {
+            Work::Answered(_) => true,
+            Work::Sending(sending) if sending.is_waiting => false,
+            // Only with a window is a source asked for more; its end needs none.
+            Work::Sending(sending) => {
+                sending.may_be_over() || (stream.send_window > 0 && self.send_window > 0)
+            }
+            _ => false,
+        };
+        let ready = self.streams.iter().enumerate().filter(|(_, stream)| can_send(stream));
+        ready.min_by_key(|(_, stream)| stream.rank()).map(|(at, _)| at)
+    }
+
+    /// One frame of a body, or its end.
+    fn send_some(&mut self, at: usize, mut sending: Box<Sending>, cx: &mut Context<'_>) {
+        let stream = &mut self.streams[at];
+        self.turn += 1;
+        stream.turn = self.turn;
+        stream.stalled_until_ms = NEVER;
+        let waker =
+            stream.waker.get_or_insert_with(|| StreamWaker::new(cx.waker())).waker().clone();
+        let cx = &mut Context::from_waker(&waker);
+        let allowance = match &sending.pace {
+            None => u64::MAX,
+            Some(pace) => match pace.allowance(sending.sent) {
+                0 => {
+                    sending.is_waiting = pace.timer.poll_expired(cx).is_pending();
+                    stream.work = Work::Sending(sending);
+                    return;
+                }
+                allowance => allowance,
+            },
+        };
+        match sending.poll_ready(cx) {
+            Poll::Pending => {
+                sending.is_waiting = true;
+                stream.work = Work::Sending(sending);
+            }
+            Poll::Ready(Next::Broken(fault)) => {
+                let Sending { r, .. } = *sending;
+                self.broken(at, r, fault);
+            }
+            Poll::Ready(Next::End) => {
+                let Sending { r, .. } = *sending;
+                self.end(at, r);
+            }
+            Poll::Ready(Next::Some) => self.send_ready(at, sending, allowance),
+        }
+    }
+
+    fn send_ready(&mut self, at: usize, mut sending: Box<Sending>, allowance: u64) {
+        let stream = &self.streams[at];
+        let id = stream.id;
+        let window = stream.send_window.min(self.send_window).max(0) as u64;
+        let max = window.min(allowance).min(self.max_payload(&sending.r) as u64);
+        let len = sending.ready.len().min(max as usize);
+        if len == 0 {
+            // Something is left, and no window for it.
+            self.streams[at].work = Work::Sending(sending);
+            return;
+        }
+        let bytes = sending.ready.split_to(len);
+        sending.sent += len as u64;
+        // Whether that was the last of it decides how the frame is marked.
+        let is_last = sending.ready.is_empty()
+            && !head::has_trailers(&sending.r.response)
+            && sending.is_drained();
+        if !is_last {
+            self.write_data(at, id, bytes, false);
+            sending.r.bytes_sent += mem::take(&mut self.data_sent);
+            self.streams[at].work = Work::Sending(sending);
+            return;
+        }
+        self.write_data(at, id, bytes, true);
+        let Sending { mut r, .. } = *sending;
+        r.bytes_sent += mem::take(&mut self.data_sent);
+        self.ended(at, r);
+    }
+
+    /// The end of a body that was not known to be the end before.
+    fn end(&mut self, at: usize, mut r: Request) {
+        let id = self.streams[at].id;
+        if head::has_trailers(&r.response) {
+            let max = self.peer.max_frame_size as usize;
+            let out = self.out.buf();
+            let len = head::write_trailers(&r.response, id, max, &mut self.encoder, out);
+            r.bytes_sent += len as u64;
+        } else {
+            self.write_data(at, id, Bytes::new(), true);
+            r.bytes_sent += mem::take(&mut self.data_sent);
+        }
+        self.ended(at, r);
+    }
+
+    /// The response is in the output, all of it.
+    fn ended(&mut self, at: usize, r: Request) {
+        self.calm.answered();
+        let timeout_ms = r.location().core.lingering_timeout_ms;
+        self.done.push(r);
+        let is_crowded = self.streams.len() > self.settings.max_concurrent_streams as usize / 2;
+        let stream = &mut self.streams[at];
+        let id = stream.id;
+        let may_end = stream.announced.is_none_or(|left| left as i64 <= stream.recv_window);
+        if !stream.client_done && !stream.malformed && may_end && !is_crowded {
+            // Nearly always the end of the request is on its way already.
+            stream.work = Work::Draining;
+            stream.waker = None;
+            stream.stalled_until_ms = clock::now_ms().saturating_add(timeout_ms);
+            let left = stream.inbox.discard();
+            return self.credit_connection(left);
+        }
+        let stream = self.streams.swap_remove(at);
+        self.discard(&stream);
+        if stream.malformed {
+            frame::write_reset(self.out.buf(), id, ErrorCode::ProtocolError);
+        } else if !stream.client_done {
+            // RFC 9113 §8.1: the rest of the request is not wanted.
+            frame::write_reset(self.out.buf(), id, ErrorCode::NoError);
+        }
+        if !stream.client_done {
+            self.remember_reset(id);
+        }
+    }
+
+    /// What nobody took of a request body leaves the memory with its stream.
+    fn discard(&mut self, stream: &Stream<F>) {
+        let left = stream.inbox.discard();
+        self.credit_connection(left);
+    }
+
+    /// The body broke off: the client must be able to tell.
+    fn broken(&mut self, at: usize, r: Request, fault: Fault) {
+        // Of another server's fault, whoever passed it on has told.
+        if fault != Fault::Upstream {
+            let text = "response body was truncated while sending response to client";
+            r.log_error(Severity::Alert, format_args!("{text}"));
+        }
+        let stream = &self.streams[at];
+        let (id, client_done) = (stream.id, stream.client_done);
+        frame::write_reset(self.out.buf(), id, ErrorCode::InternalError);
+        if !client_done {
+            self.remember_reset(id);
+        }
+        self.drop_stream(at, r);
+    }
+
+    /// The stream is over without an end of its response.
+    pub(super) fn drop_stream(&mut self, at: usize, r: Request) {
+        let stream = self.streams.swap_remove(at);
+        self.discard(&stream);
+        self.finish(r);
+    }
+
+    /// A request is over: its `post_action` runs, or it is logged.
+    pub(super) fn finish(&mut self, r: Request) {
+        if r.location().core.post_action.is_empty() {
+            return self.logged(r);
+        }
+        self.push(0, r, Task::PostAction, true, false, None);
+        let Some(stream) = self.streams.last_mut() else { return };
+        stream.is_after = true;
+        stream.reset = true;
+        stream.waker = Some(StreamWaker::new(std::task::Waker::noop()));
+    }
+
+    fn logged(&mut self, r: Request) {
+        for logger in &r.location().loggers {
+            logger.log(&r);
+        }
+        Counters::down(&self.connection.worker.counters().writing);
+        receive::recycle(r);
+    }
+
+    /// Streams that could send if the client let them read ahead, and are given up after `send_timeout`.
+    fn note_stalls(&mut self, cx: &mut Context<'_>) {
+        let is_congested = self.is_congested();
+        let window = self.send_window;
+        for stream in &mut self.streams {
+            let Work::Sending(sending) = &stream.work else { continue };
+            let is_stalled = !sending.is_waiting && (window <= 0 || stream.send_window <= 0);
+            if is_stalled || is_congested {
+                let waker = stream.waker.as_ref().map_or(cx.waker(), StreamWaker::waker);
+                sending.read_ahead(&mut Context::from_waker(waker));
+            }
+            if !is_stalled {
+                stream.stalled_until_ms = NEVER;
+            } else if stream.stalled_until_ms == NEVER {
+                let timeout_ms = sending.r.location().core.send_timeout_ms;
+                stream.stalled_until_ms = clock::now_ms().saturating_add(timeout_ms);
+            }
+        }
+    }
+
+    /// A client has given a stream no window, or not ended its request, for too long.
+    pub(super) fn give_up_stalled(&mut self, at: usize) {
+        if let Work::Sending(sending) = &self.streams[at].work {
+            let text =
+                "client timed out (110: Connection timed out) while sending response to client";
+            sending.r.log_error(Severity::Info, format_args!("{text}"));
+        }
+        let is_answered = matches!(self.streams[at].work, Work::Draining);
+        let code = if is_answered { ErrorCode::NoError } else { ErrorCode::Cancel };
+        self.reset_stream(at, code, Coming::Gone);
+    }
+}
+
+/// Decides what the head says of the body; whether none follows.
+fn settle_head(r: &mut Request) -> bool {
+    let status = r.response.status;
+    if status == 204 {
+        // ngx_http_header_filter. A 304 keeps what it has: a back end may tell the length.
+        r.response.content_length = None;
+        r.response.content_type = None;
+    }
+    if !matches!(status, 200 | 206 | 304) {
+        r.response.last_modified = None;
+    }
+    r.method == Method::Head || r.response.header_only || matches!(status, 100..=199 | 204 | 304)
+}

@@ -1,0 +1,51 @@
+//! `limit_rate`: how fast a response may leave.
+//!
+//! Answers the rate half of nginx's `ngx_http_write_filter`.
+
+use forebay_rt::{clock, timer::Timer};
+
+use crate::{core::SizeValue, request::Request};
+
+/// `limit_rate`: how much may have been sent by now.
+pub struct Pace {
+    rate: u64,
+    after: u64,
+    start_ms: u64,
+    /// Fires when more may be sent.
+    pub timer: Timer,
+}
+
+impl Pace {
+    /// What holds for a response that begins; `None`: no limit.
+    pub fn of(r: &Request) -> Option<Pace> {
+        let core = &r.location().core;
+        let rate = match r.limit_rate {
+            Some(rate) => rate,
+            None => size(&core.limit_rate, r),
+        };
+        if rate == 0 {
+            return None;
+        }
+        let after = size(&core.limit_rate_after, r);
+        Some(Pace { rate, after, start_ms: clock::now_ms(), timer: Timer::new() })
+    }
+
+    /// How many bytes may be sent now; 0: the timer says when to ask again.
+    pub fn allowance(&self, sent: u64) -> u64 {
+        let seconds = (clock::now_ms() - self.start_ms) / 1000 + 1;
+        let total = self.rate.saturating_mul(seconds).saturating_add(self.after);
+        let allowed = total.saturating_sub(sent);
+        if allowed == 0 {
+            let over = sent - total;
+            self.timer.arm(over.saturating_mul(1000) / self.rate + 1);
+        }
+        allowed
+    }
+}
+
+fn size(value: &SizeValue, r: &Request) -> u64 {
+    match value {
+        SizeValue::Fixed(size) => *size,
+        SizeValue::Computed(template) => forebay_conf::value::size(&template.value(r)).unwrap_or(0),
+    }
+}
