@@ -11,6 +11,7 @@ use crate::rows::{self, Setting};
 
 const FILES_CONF: &str = include_str!("../../../benches/conf/nginx.conf");
 const PROXY_CONF: &str = include_str!("../../../benches/conf/proxy.conf");
+const HTTP2_CONF: &str = include_str!("../../../benches/conf/http2.conf");
 const TLS_CONF: &str = include_str!("../../../benches/conf/tls.conf");
 const BACKEND_CONF: &str = include_str!("../../../benches/conf/backend.conf");
 
@@ -76,6 +77,10 @@ impl Contender {
             (_, Setting::Tls | Setting::TlsRsa, _) => {
                 let conf = TLS_CONF.replace("{key}", setting.key().unwrap_or_default());
                 Running::Server(server(plan, who, &conf)?)
+            }
+            (_, Setting::Http2 | Setting::Http2Tls, _) => {
+                let ssl = if setting == Setting::Http2Tls { "ssl" } else { "" };
+                Running::Server(server(plan, who, &HTTP2_CONF.replace("{ssl}", ssl))?)
             }
             (_, Setting::Proxy, None) => return Err("no back end".to_owned()),
         };

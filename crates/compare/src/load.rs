@@ -123,7 +123,7 @@ pub fn run_steady(
 }
 
 /// Reads h2load's lines of start, status and microseconds.
-fn parse_h2load(text: &str, time: Duration) -> Option<Load> {
+pub fn parse_h2load(text: &str, time: Duration) -> Option<Load> {
     let mut times: Vec<u64> = Vec::new();
     let mut errors = 0;
     for line in text.lines() {
@@ -158,7 +158,8 @@ fn parse_wrk(text: &str) -> Option<Load> {
     (load.requests > 0 && load.per_second > 0.0).then_some(load)
 }
 
-fn microseconds(text: &str) -> Option<f64> {
+/// A time as load programs print it, in microseconds.
+pub fn microseconds(text: &str) -> Option<f64> {
     for (unit, factor) in [("us", 1.0), ("ms", 1e3), ("s", 1e6), ("m", 6e7)] {
         if let Some(number) = text.strip_suffix(unit) {
             return Some(number.parse::<f64>().ok()? * factor);

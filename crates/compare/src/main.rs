@@ -7,6 +7,7 @@
 
 mod contender;
 mod haproxy;
+mod http2;
 mod load;
 mod measure;
 mod report;

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_testkit::{Server, process};
@@ -10,6 +10,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::contender::{self, Contender, Who};
+use crate::http2;
 use crate::load;
 use crate::rows::{Load, Row, Setting};
 use crate::tls;
@@ -109,17 +110,23 @@ fn pin(thread: process::Pid, core: usize) {
 pub fn measure(plan: &Plan, row: &Row, progress: &mut dyn FnMut(u32)) -> Result<Measured, String> {
     let mut measured = Measured { row: *row, rounds: BTreeMap::new() };
     let backend = match row.setting {
-        Setting::Files | Setting::Tls | Setting::TlsRsa => None,
         Setting::Proxy => Some(contender::backend(plan)?),
+        _ => None,
     };
     let backend = backend.as_ref();
     let who = contenders(plan, row);
     match row.load {
-        Load::Requests | Load::Steady | Load::Uploads | Load::Handshakes | Load::Resumed => {
+        Load::Requests
+        | Load::Steady
+        | Load::Uploads
+        | Load::Handshakes
+        | Load::Resumed
+        | Load::Http2
+        | Load::Http2OneStream => {
             let start = |who: &Who| started(plan, row, *who, backend);
             let servers: Vec<Contender> = who.iter().map(start).collect::<Result<_, _>>()?;
             let speeds = match row.load {
-                Load::Uploads => Vec::new(),
+                Load::Uploads | Load::Http2 | Load::Http2OneStream => Vec::new(),
                 _ => servers
                     .iter()
                     .map(|server| warm_up(plan, row, server))
@@ -135,6 +142,8 @@ pub fn measure(plan: &Plan, row: &Row, progress: &mut dyn FnMut(u32)) -> Result<
                     match row.load {
                         Load::Steady => steady_round(plan, row, server, rate),
                         Load::Uploads => upload_round(row, server),
+                        Load::Http2 => http2_round(plan, row, server),
+                        Load::Http2OneStream => one_stream_round(plan, row, server),
                         Load::Handshakes => handshake_round(plan, row, server, false),
                         Load::Resumed => handshake_round(plan, row, server, true),
                         _ => request_round(plan, row, server),
@@ -214,10 +223,29 @@ fn request_round(plan: &Plan, row: &Row, server: &Contender) -> Result<Round, St
     Ok(Round::of(&load, used as f64 / 1000.0 / load.requests as f64))
 }
 
+fn h2load(plan: &Plan) -> Result<&Path, &'static str> {
+    plan.h2load.as_deref().ok_or("h2load is not installed (Debian: nghttp2-client)")
+}
+
+fn http2_round(plan: &Plan, row: &Row, server: &Contender) -> Result<Round, String> {
+    let shape = http2::Shape { clients: 32, streams: 16 };
+    let processes = server.process_tree();
+    let before = process::cpu_time_ns(&processes);
+    let load = http2::run(h2load(plan)?, server.addr(), row, shape, plan.time)?;
+    let used = process::cpu_time_ns(&processes).saturating_sub(before);
+    Ok(Round::of(&load, used as f64 / 1000.0 / load.requests as f64))
+}
+
+/// A few clients that wait for each answer.
+fn one_stream_round(plan: &Plan, row: &Row, server: &Contender) -> Result<Round, String> {
+    let shape = http2::Shape { clients: 8, streams: 1 };
+    let load = http2::run_logged(h2load(plan)?, server.addr(), row, shape, plan.time)?;
+    Ok(Round::of(&load, load.p99_us))
+}
+
 fn steady_round(plan: &Plan, row: &Row, server: &Contender, rate: f64) -> Result<Round, String> {
-    let h2load =
-        plan.h2load.as_deref().ok_or("h2load is not installed (Debian: nghttp2-client)")?;
-    let load = load::run_steady(h2load, server.addr(), row, plan.connections, rate, plan.time)?;
+    let load =
+        load::run_steady(h2load(plan)?, server.addr(), row, plan.connections, rate, plan.time)?;
     Ok(Round::of(&load, load.p99_us))
 }
 
@@ -249,6 +277,7 @@ fn memory_round(plan: &Plan, row: &Row, server: &Contender) -> Result<Round, Str
     let open = |count| -> Result<Box<dyn Any>, String> {
         Ok(match (row.load, row.setting.key()) {
             (Load::Stalled, _) => Box::new(load::open_stalled(addr, row, count)?),
+            _ if row.setting == Setting::Http2 => Box::new(http2::open_idle(addr, row, count)?),
             (_, Some(_)) => Box::new(tls::open_idle(addr, row, count)?),
             (_, None) => Box::new(load::open_idle(addr, row, count)?),
         })

@@ -73,7 +73,9 @@ pub fn summarize(measured: &Measured) -> Summary<'_> {
         Target::CpuRatios { nginx, haproxy: least } => {
             haproxy.map(|haproxy| ratio.median >= nginx && haproxy.median >= least)
         }
-        Target::BytesAtMost(most) | Target::SlowestAtMost(most) => Some(cost <= most),
+        Target::BytesAtMost(most) | Target::SlowestAtMost(most) | Target::P99AtMost(most) => {
+            Some(cost <= most)
+        }
         Target::None => None,
     };
     Summary { measured, ratio, haproxy, pass: met.map(|met| met && errors == 0), errors }
@@ -107,9 +109,9 @@ pub fn table_row(summary: &Summary) -> String {
     let speed = || sides(|r| r.per_second, 1.0, 0);
     let p99 = || sides(|r| r.p99_us, 1000.0, 2);
     let (speed, cost, p99) = match row.load {
-        Load::Requests => (speed(), sides(|r| r.cost, 1.0, 2), p99()),
+        Load::Requests | Load::Http2 => (speed(), sides(|r| r.cost, 1.0, 2), p99()),
         Load::Handshakes | Load::Resumed => (speed(), sides(|r| r.cost, 1.0, 2), String::new()),
-        Load::Steady => (speed(), String::new(), p99()),
+        Load::Steady | Load::Http2OneStream => (speed(), String::new(), p99()),
         Load::Uploads => (speed(), format!("max {}", sides(|r| r.cost, 1.0, 0)), p99()),
         Load::Idle | Load::Stalled => {
             (String::new(), format!("{} B", sides(|r| r.cost, 1.0, 0)), String::new())
@@ -135,7 +137,7 @@ fn verdict(summary: &Summary) -> String {
     match summary.measured.row.target {
         Target::CpuRatio(least) | Target::P99Ratio(least) => format!("{least:.2} {word}"),
         Target::CpuRatios { nginx, haproxy } => format!("{nginx:.2}, {haproxy:.2} {word}"),
-        Target::SlowestAtMost(most) => format!("{most:.0} µs {word}"),
+        Target::SlowestAtMost(most) | Target::P99AtMost(most) => format!("{most:.0} µs {word}"),
         Target::BytesAtMost(most) => format!("{most:.0} B {word}"),
         Target::None => "-".to_owned(),
     }
@@ -150,8 +152,9 @@ pub fn to_json(summaries: &[Summary], about: &Value) -> Value {
 fn row_json(summary: &Summary) -> Value {
     let row = &summary.measured.row;
     let unit = match row.load {
-        Load::Requests | Load::Handshakes | Load::Resumed => "cpu_us_per_request",
+        Load::Requests | Load::Http2 | Load::Handshakes | Load::Resumed => "cpu_us_per_request",
         Load::Steady => "p99_us_at_70_percent",
+        Load::Http2OneStream => "p99_us_alone",
         Load::Uploads => "slowest_us",
         Load::Idle | Load::Stalled => "pss_bytes_per_connection",
     };
@@ -171,6 +174,7 @@ fn row_json(summary: &Summary) -> Value {
         Target::P99Ratio(least) => json!({ "p99_ratio_at_least": least }),
         Target::BytesAtMost(most) => json!({ "bytes_at_most": most }),
         Target::SlowestAtMost(most) => json!({ "slowest_us_at_most": most }),
+        Target::P99AtMost(most) => json!({ "p99_us_at_most": most }),
         Target::None => Value::Null,
     };
     let mut value = json!({

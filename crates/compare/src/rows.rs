@@ -21,6 +21,8 @@ pub enum Target {
     BytesAtMost(f64),
     /// Microseconds of the slowest request, at most.
     SlowestAtMost(f64),
+    /// Microseconds of the 99th percentile, at most.
+    P99AtMost(f64),
     /// Shown, not judged.
     None,
 }
@@ -30,6 +32,10 @@ pub enum Target {
 pub enum Load {
     /// Requests as fast as they are answered.
     Requests,
+    /// HTTP/2 requests, 32 connections with 16 at once, as fast as they are answered.
+    Http2,
+    /// The response times of HTTP/2 clients with one request at a time.
+    Http2OneStream,
     /// As many requests a second as 70 % of what nginx answers at most.
     Steady,
     /// Connections that have made one request and now wait.
@@ -58,14 +64,18 @@ pub enum Setting {
     Tls,
     /// The same with an RSA key of 2048 bits.
     TlsRsa,
+    /// `benches/conf/http2.conf`.
+    Http2,
+    /// The same over TLS.
+    Http2Tls,
 }
 
 impl Setting {
     /// The kind of key, where there is one.
     pub fn key(self) -> Option<&'static str> {
         match self {
-            Setting::Files | Setting::Proxy => None,
-            Setting::Tls => Some("ec"),
+            Setting::Files | Setting::Proxy | Setting::Http2 => None,
+            Setting::Tls | Setting::Http2Tls => Some("ec"),
             Setting::TlsRsa => Some("rsa"),
         }
     }
@@ -121,6 +131,16 @@ const fn over_tls(
     target: Target,
 ) -> Row {
     Row { name, what, path, headers: &[], body: 0, setting: Setting::Tls, load, target }
+}
+
+const fn http2(
+    name: &'static str,
+    what: &'static str,
+    setting: Setting,
+    load: Load,
+    target: Target,
+) -> Row {
+    Row { name, what, path: "/612.html", headers: &[], body: 0, setting, load, target }
 }
 
 /// Every row.
@@ -279,6 +299,29 @@ pub const ROWS: &[Row] = &[
         "/return",
         Load::Idle,
         Target::BytesAtMost(8192.0),
+    ),
+    http2(
+        "h2c-612",
+        "612 bytes, HTTP/2, 32 clients, 16 streams",
+        Setting::Http2,
+        Load::Http2,
+        Target::CpuRatio(1.3),
+    ),
+    http2("h2-tls-612", "the same over TLS", Setting::Http2Tls, Load::Http2, Target::CpuRatio(1.2)),
+    http2(
+        "h2-one-stream",
+        "612 bytes, HTTP/2, one stream a client",
+        Setting::Http2,
+        Load::Http2OneStream,
+        // nginx with tcp_nopush waits 40 ms for a delayed ACK in each request.
+        Target::P99AtMost(20_000.0),
+    ),
+    http2(
+        "idle-h2",
+        "memory per idle HTTP/2 connection",
+        Setting::Http2,
+        Load::Idle,
+        Target::BytesAtMost(4096.0),
     ),
 ];
 
