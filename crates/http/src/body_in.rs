@@ -131,6 +131,10 @@ pub async fn read_as(
     let in_memory = core.client_body_buffer_size;
     let temp_path = core.client_body_temp_path.clone();
     let mut memory = Vec::new();
+    let whole = match r.input.framing.body {
+        BodyLength::Length(length) => Some(length),
+        _ => None,
+    };
     let mut file: Option<TempFile> = None;
     loop {
         let next = poll_fn(|cx| client.poll_body(limit, timeout_ms, cx)).await;
@@ -140,6 +144,11 @@ pub async fn read_as(
         })?;
         let end = piece.is_none();
         let piece = piece.unwrap_or_default();
+        let all = whole == Some(piece.len() as u64) && piece.len() <= in_memory;
+        if all && mode == BodyInFile::Off && memory.is_empty() && !piece.is_empty() {
+            r.body = RequestBody::Memory(piece);
+            return Ok(());
+        }
         let spill = memory.len() + piece.len() > in_memory || (end && mode != BodyInFile::Off);
         let empty = end && memory.is_empty() && r.input.framing.body == BodyLength::None;
         if file.is_none() && spill && !empty {

@@ -9,7 +9,10 @@ use bytes::Bytes;
 
 use forebay_wire::Span;
 
-use crate::{body::Body, upstream::body::ReadAhead};
+use crate::{
+    body::Body,
+    upstream::{body::ReadAhead, upgrade::Tunnel},
+};
 
 /// One header field of a response. Name and value never hold CR, LF or NUL when they are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +102,8 @@ pub struct Response {
     pub body: Body,
     /// What to read while the client takes nothing of it.
     pub ahead: Ahead,
+    /// What the connection becomes after a 101.
+    pub tunnel: Option<Box<Tunnel>>,
 }
 
 impl Response {
@@ -161,6 +166,7 @@ impl Response {
         self.header_only = false;
         self.body = Body::Empty;
         self.ahead = Ahead::default();
+        self.tunnel = None;
     }
 
     /// The first field of that name, whatever its case.

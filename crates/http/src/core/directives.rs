@@ -114,6 +114,15 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         },
     ),
     set(
+        "client_body_postpone_sending",
+        &["size"],
+        "0",
+        ANY,
+        Arity::ONE,
+        "How much of a body that is not buffered is read before an upstream is asked.",
+        |c, n, _| set_usize(&mut c.client_body_postpone_sending, n),
+    ),
+    set(
         "client_body_temp_path",
         &["path [level1 [level2 [level3]]]"],
         "client_body_temp",

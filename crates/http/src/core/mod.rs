@@ -233,6 +233,8 @@ settings! {
     client_body_in_file_only: BodyInFile = BodyInFile::Off;
     /// `client_body_in_single_buffer`; bodies in memory always are in one buffer here.
     client_body_in_single_buffer: bool = false;
+    /// `client_body_postpone_sending`, bytes that are read before an upstream is asked.
+    client_body_postpone_sending: usize = 0;
     /// `client_body_temp_path`.
     client_body_temp_path: Arc<TempPath> =
         Arc::new(TempPath { path: "client_body_temp".into(), levels: [0; 3] });

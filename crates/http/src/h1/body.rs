@@ -10,7 +10,10 @@ use bytes::Bytes;
 use forebay_rt::{pool, timer::Timer, transport::Transport};
 use forebay_wire::h1::{BodyLength, chunked::Decoder};
 
-use crate::client::{BodyError, Client};
+use crate::{
+    client::{BodyError, Client},
+    upstream::buffers,
+};
 
 /// How much of the body is still to come.
 enum Left {
@@ -81,8 +84,14 @@ impl BodyReader {
                     return Ok(None);
                 }
                 let take = usize::try_from(*left).unwrap_or(usize::MAX).min(self.ahead.len());
-                let piece = Bytes::copy_from_slice(&self.ahead[..take]);
-                self.ahead.drain(..take);
+                // What fills most of its buffer is handed on as it is.
+                let piece = if take == self.ahead.len() && take > self.ahead.capacity() / 4 {
+                    buffers::freeze(std::mem::take(&mut self.ahead))
+                } else {
+                    let piece = Bytes::copy_from_slice(&self.ahead[..take]);
+                    self.ahead.drain(..take);
+                    piece
+                };
                 *left -= take as u64;
                 self.wire_bytes += take as u64;
                 if *left == 0 {
@@ -135,6 +144,9 @@ pub struct H1Client<'a, T> {
     pub armed: bool,
 }
 
+/// How much is read at once of a body that is known to be large.
+const LARGE_READ: usize = 64 << 10;
+
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 impl<T: Transport> H1Client<'_, T> {
@@ -160,7 +172,10 @@ impl<T: Transport> H1Client<'_, T> {
 
     /// Fills `ahead`. For a body of known length, with no more than belongs to it.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
-        let mut buffer = pool::buffer();
+        let mut buffer = match self.body.left {
+            Left::Bytes(left) if left > pool::BUFFER_BYTES as u64 => buffers::take(LARGE_READ),
+            _ => pool::buffer(),
+        };
         let read = self.io.poll_read(cx, &mut buffer);
         let result = match read {
             Poll::Pending => Poll::Pending,
@@ -169,11 +184,15 @@ impl<T: Transport> H1Client<'_, T> {
                 Poll::Ready(Err(BodyError::Gone))
             }
             Poll::Ready(Ok(_)) => {
-                self.body.ahead.extend_from_slice(&buffer);
+                if self.body.ahead.is_empty() {
+                    std::mem::swap(&mut self.body.ahead, &mut buffer);
+                } else {
+                    self.body.ahead.extend_from_slice(&buffer);
+                }
                 Poll::Ready(Ok(()))
             }
         };
-        pool::recycle(buffer);
+        buffers::give_back(buffer);
         result
     }
 }

@@ -440,6 +440,13 @@ async fn respond<T: Transport>(
     if let Err(error) = sent {
         return broken(io, plan, r, error);
     }
+    if let Some(tunnel) = r.response.tunnel.take() {
+        let ahead = mem::take(&mut body.ahead);
+        let (sent, read) = tunnel.run(io, timer, ahead).await;
+        r.bytes_sent += sent;
+        r.bytes_read += read;
+        return Next::Close;
+    }
     if framing.keep_alive {
         return keep(io, timer, plan, r, body).await;
     }

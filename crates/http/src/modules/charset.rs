@@ -255,6 +255,10 @@ impl CharsetFilter {
             return None;
         }
         response.content_type.as_ref().filter(|name| !name.is_empty())?;
+        // `X-Accel-Charset` wins.
+        if let Some(wanted) = response.override_charset.clone().filter(|name| !name.is_empty()) {
+            return Some(wanted);
+        }
         if self.charset == Name::Off {
             return None;
         }

@@ -97,6 +97,7 @@ fn asked(r: &Request, size: u64) -> RangeResult {
     let max = match r.response.body {
         // The parts of a multipart answer may be in any order, and a stream goes one way only.
         Body::Stream(_) => 1,
+        _ if r.response.single_range => 1,
         _ => r.location().core.max_ranges.unwrap_or(usize::MAX),
     };
     range::parse(value, size, max)

@@ -32,11 +32,12 @@ use super::{
     head::{self, Verdict},
     send::{SendError, Sender},
     settings::Next,
+    upgrade::Tunnel,
 };
 use crate::{
     body::Body,
     body_in::{self, RequestBody},
-    client::{self, Client},
+    client::{self, BodyError, Client},
     handler::Flow,
     request::Request,
 };
@@ -123,7 +124,7 @@ async fn outgoing<P: Protocol>(
         };
         let may_stream = length.is_some() || protocol.streams_unknown_length();
         if !settings.request_buffering && passed && may_stream {
-            return Ok(Outgoing::Stream { begun: Bytes::new(), length });
+            return stream(r, client, length).await;
         }
         body_in::read(r, client).await?;
     }
@@ -144,6 +145,27 @@ async fn outgoing<P: Protocol>(
     })
 }
 
+/// A body that is sent as it comes, once as much of it is there as `client_body_postpone_sending` says
+/// (Tengine): a small one is whole then, and no server waits for a slow client to begin.
+async fn stream(
+    r: &Request,
+    client: &mut dyn Client,
+    length: Option<u64>,
+) -> Result<Outgoing, u16> {
+    let core = &r.location().core;
+    let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
+    let postponed = core.client_body_postpone_sending;
+    let mut begun = Vec::new();
+    while begun.len() < postponed {
+        let next = poll_fn(|cx| client.poll_body(limit, timeout_ms, cx)).await;
+        match next.map_err(BodyError::status)? {
+            Some(piece) => begun.extend_from_slice(&piece),
+            None => return Ok(Outgoing::Memory(begun.into())),
+        }
+    }
+    Ok(Outgoing::Stream { begun: begun.into(), length })
+}
+
 /// Asks one server after another.
 async fn ask<'f, P: Protocol>(
     protocol: &P,
@@ -161,7 +183,7 @@ async fn ask<'f, P: Protocol>(
         protocol,
         job,
         request,
-        body,
+        body: body.clone(),
         timer: Timer::new(),
         started_ms: clock::now_ms(),
         sent_any: false,
@@ -268,7 +290,7 @@ pub(super) struct Exchange<'a, P: Protocol> {
     protocol: &'a P,
     job: &'a P::Job,
     request: &'a [u8],
-    body: &'a Outgoing,
+    body: Outgoing,
     timer: Timer,
     started_ms: u64,
     /// Whether a byte of the request was sent to anybody.
@@ -444,7 +466,7 @@ impl<P: Protocol> Exchange<'_, P> {
         let settings = self.protocol.settings();
         let core = &r.location().core;
         let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
-        let mut sender = Sender::new(self.protocol, self.request, self.body, limit, timeout_ms);
+        let mut sender = Sender::new(self.protocol, self.request, &self.body, limit, timeout_ms);
         let mut codec = self.protocol.codec(r, self.job, r.upstream.take_head());
         let mut reading = Reading { buf: Vec::new(), interim: 0, received: 0, broken: None };
         self.timer.arm(settings.send_timeout_ms);
@@ -537,9 +559,14 @@ impl<P: Protocol> Exchange<'_, P> {
         };
         r.upstream.keep_head(codec.take_head(), Bytes::new());
         buffers::give_back(reading.buf);
-        if failure.is_none() && *was_sent && self.body.is_stream() {
-            // What the client sent is gone with the connection.
-            self.sent_any = true;
+        let taken = sender.take_back();
+        if let Outgoing::Stream { begun, .. } = &mut self.body {
+            if *was_sent {
+                // What the client sent is gone with the connection.
+                self.sent_any = true;
+            } else if !taken.is_empty() {
+                *begun = [&[std::mem::take(begun)], &taken[..]].concat().concat().into();
+            }
         }
         Err(failure)
     }
@@ -560,6 +587,9 @@ impl<P: Protocol> Exchange<'_, P> {
             attempt.header_ms = Some(attempt.elapsed_ms());
         });
         let reusable = framing.keep_alive && request_sent;
+        if framing.upgrade {
+            return self.answer_upgrade(r, codec, framing, link, lease, selection, (buf, body_at));
+        }
         let decoded = codec.decode(&mut buf, body_at);
         let whole = matches!(&decoded, Ok(decoded) if decoded.done);
         // A head that stays while its body comes is copied: the buffer is the body's.
@@ -595,6 +625,33 @@ impl<P: Protocol> Exchange<'_, P> {
             codec, origin, group, settings, buffered, r, self.timer, rest, body_at, decoded,
         );
         body::attach(r, inflow, buffered);
+        Flow::Done
+    }
+
+    /// The response is the last: from now on, the connection is a tunnel.
+    #[allow(clippy::too_many_arguments)]
+    fn answer_upgrade<'f>(
+        self,
+        r: &mut Request,
+        mut codec: P::Codec,
+        framing: ResponseFraming,
+        link: Link,
+        lease: Lease,
+        selection: Selection,
+        (buf, body_at): (Vec<u8>, usize),
+    ) -> Flow<'f> {
+        let (head, bytes) = (codec.take_head(), Bytes::copy_from_slice(&buf[..body_at]));
+        let early = buf[body_at..].to_vec();
+        buffers::give_back(buf);
+        let verdict = head::apply(self.protocol, r, self.job, &head, &bytes, &framing);
+        r.upstream.keep_head(head, bytes);
+        if let Verdict::Instead(instead) = verdict {
+            return instead.into_flow();
+        }
+        let origin = Origin { link, lease, selection, reusable: false };
+        let (timeout_ms, state) = (self.settings().read_timeout_ms, r.upstream.clone());
+        r.response.tunnel = Some(Box::new(Tunnel { origin, early, timeout_ms, state }));
+        r.keep_alive = false;
         Flow::Done
     }
 

@@ -28,6 +28,7 @@ pub mod send;
 pub mod settings;
 pub mod state;
 pub mod tls;
+pub mod upgrade;
 
 use std::sync::Arc;
 

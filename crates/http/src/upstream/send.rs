@@ -86,6 +86,8 @@ pub struct Sender<'a> {
     pub sent: u64,
     /// Whether the end of the body is in the queue, or out.
     ended: bool,
+    /// What the client has sent, as long as nothing was written: another server may get it.
+    taken: Vec<Bytes>,
 }
 
 enum Source {
@@ -113,6 +115,7 @@ impl<'a> Sender<'a> {
             queued: 0,
             sent: 0,
             ended: false,
+            taken: Vec::new(),
         };
         match body {
             Outgoing::None => {}
@@ -132,6 +135,11 @@ impl<'a> Sender<'a> {
     /// Whether a byte of it was written: it may have been acted on.
     pub fn begun(&self) -> bool {
         self.sent > 0
+    }
+
+    /// What was taken of a body that is still coming, if nothing was written.
+    pub fn take_back(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.taken)
     }
 
     /// Whether all of it was written.
@@ -249,7 +257,12 @@ impl<'a> Sender<'a> {
                 Source::Client { limit, timeout_ms } => {
                     match client.poll_body(*limit, *timeout_ms, cx) {
                         Poll::Pending => return Ok(()),
-                        Poll::Ready(Ok(Some(piece))) => self.push(protocol, piece),
+                        Poll::Ready(Ok(Some(piece))) => {
+                            if self.sent == 0 {
+                                self.taken.push(piece.clone());
+                            }
+                            self.push(protocol, piece);
+                        }
                         Poll::Ready(Ok(None)) => self.end(protocol),
                         Poll::Ready(Err(error)) => return Err(SendError::Client(error)),
                     }
@@ -278,6 +291,7 @@ impl<'a> Sender<'a> {
             Poll::Pending => return Poll::Pending,
         };
         self.sent += written as u64;
+        self.taken.clear();
         let of_head = written.min(self.head.len() - self.head_sent);
         self.head_sent += of_head;
         let mut left = written - of_head;

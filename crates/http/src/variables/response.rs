@@ -35,7 +35,9 @@ pub(super) fn register(registry: &mut Registry<Request>) {
         r.keep_alive && seconds > 0 && put(out, b"timeout=") && put_number(out, seconds)
     });
     registry.builtin("sent_http_last_modified", |r, out| {
-        let Some(modified) = r.response.last_modified else { return false };
+        let Some(modified) = r.response.last_modified else {
+            return put_some(out, r.response.field("Last-Modified").map(|value| &value[..]));
+        };
         let mut text = [0; 29];
         date::write_http_time(modified, &mut text);
         put(out, &text)
@@ -82,7 +84,9 @@ fn sent_content_type(r: &Request, out: &mut Vec<u8>) -> bool {
 
 /// As it was sent: complete with host and port once the head is out.
 fn sent_location(r: &Request, out: &mut Vec<u8>) -> bool {
-    let Some(location) = &r.response.location else { return false };
+    let Some(location) = &r.response.location else {
+        return put_some(out, r.response.field("Location").map(|value| &value[..]));
+    };
     if r.head_sent > 0 {
         crate::special::write_location(r, location, out)
     } else {

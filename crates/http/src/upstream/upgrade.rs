@@ -1,0 +1,164 @@
+//! The tunnel after an upgrade: bytes in both directions, until both sides have said all
+//! (`ngx_http_upstream_process_upgraded`).
+//!
+//! DIFFERS(tunnel-half-close): when one side has ended, the other may go on; nginx closes both, and
+//! what was on its way back is lost.
+//!
+//! Invariant: a tunnel without traffic holds no buffer.
+
+use std::{
+    future::poll_fn,
+    io::{self, IoSlice},
+    rc::Rc,
+    task::{Context, Poll, ready},
+};
+
+use forebay_rt::{pool, timer::Timer, transport::Transport};
+use forebay_session::log::Severity;
+
+use super::{State, body::Origin};
+
+/// A tunnel that begins when the head of the answer has reached the client.
+pub struct Tunnel {
+    /// The other end.
+    pub origin: Origin,
+    /// What it sent behind its head.
+    pub early: Vec<u8>,
+    /// How long nothing may move, milliseconds.
+    pub timeout_ms: u64,
+    /// What the request knows of its upstream.
+    pub state: Rc<State>,
+}
+
+impl std::fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tunnel")
+    }
+}
+
+/// One direction.
+struct Pipe {
+    buf: Vec<u8>,
+    at: usize,
+    ended: bool,
+    done: bool,
+    moved: u64,
+}
+
+/// Which end of a direction failed.
+enum Broken {
+    From(io::Error),
+    To(io::Error),
+}
+
+impl Pipe {
+    fn new(buf: Vec<u8>) -> Pipe {
+        Pipe { buf, at: 0, ended: false, done: false, moved: 0 }
+    }
+
+    /// Moves what can be moved; ready when this direction is over.
+    fn poll(
+        &mut self,
+        from: &mut impl Transport,
+        to: &mut impl Transport,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Broken>> {
+        loop {
+            if self.done {
+                return Poll::Ready(Ok(()));
+            }
+            if self.at < self.buf.len() {
+                let slices = [IoSlice::new(&self.buf[self.at..])];
+                let written = ready!(to.poll_write(cx, &slices, false)).map_err(Broken::To)?;
+                self.at += written;
+                self.moved += written as u64;
+                continue;
+            }
+            if self.ended {
+                ready!(to.poll_shutdown(cx)).map_err(Broken::To)?;
+                self.done = true;
+                continue;
+            }
+            let mut buf = std::mem::take(&mut self.buf);
+            buf.clear();
+            self.at = 0;
+            if buf.capacity() == 0 {
+                buf = pool::buffer();
+            }
+            match from.poll_read(cx, &mut buf) {
+                Poll::Pending => {
+                    pool::recycle(buf);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(0)) => self.ended = true,
+                Poll::Ready(Ok(_)) => self.buf = buf,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(Broken::From(error))),
+            }
+        }
+    }
+}
+
+impl Tunnel {
+    /// Runs the tunnel to its end; `ahead`: what the client sent behind its head. How many bytes the
+    /// client got and sent.
+    pub async fn run<T: Transport>(self, io: &mut T, timer: &Timer, ahead: Vec<u8>) -> (u64, u64) {
+        let Tunnel { origin, early, timeout_ms, state } = self;
+        let Origin { mut link, lease, .. } = origin;
+        let (mut up, mut down) = (Pipe::new(ahead), Pipe::new(early));
+        timer.arm(timeout_ms);
+        let end = poll_fn(|cx| {
+            let before = up.moved + down.moved;
+            let sent = up.poll(io, &mut link.stream, cx);
+            let got = down.poll(&mut link.stream, io, cx);
+            if up.moved + down.moved > before {
+                timer.arm(timeout_ms);
+            }
+            match (sent, got) {
+                (Poll::Ready(Err(broken)), _) => Poll::Ready(End::Broken(broken, true)),
+                (_, Poll::Ready(Err(broken))) => Poll::Ready(End::Broken(broken, false)),
+                (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(End::Over),
+                _ => timer.poll_expired(cx).map(|()| End::TimedOut),
+            }
+        })
+        .await;
+        state.with(|attempt| {
+            attempt.sent += up.moved;
+            attempt.received += down.moved;
+            attempt.response_length += down.moved;
+            attempt.response_ms = Some(attempt.elapsed_ms());
+        });
+        drop(lease);
+        end.tell(&state);
+        (down.moved, up.moved)
+    }
+}
+
+enum End {
+    Over,
+    TimedOut,
+    /// Whether it was the direction to the server.
+    Broken(Broken, bool),
+}
+
+impl End {
+    fn tell(self, state: &State) {
+        const DOING: &str = "while proxying upgraded connection";
+        match self {
+            End::Over => {}
+            End::TimedOut => state.complain(
+                Severity::Error,
+                format!("upstream timed out (110: Connection timed out) {DOING}"),
+            ),
+            End::Broken(broken, up) => {
+                let (call, error, of_client) = match broken {
+                    Broken::From(error) => ("recv()", error, up),
+                    Broken::To(error) => ("send()", error, !up),
+                };
+                // Clients come and go.
+                let severity = if of_client { Severity::Info } else { Severity::Error };
+                let cause = forebay_rt::errno::Errno(&error);
+                state.complain(severity, format!("{call} failed ({cause}) {DOING}"));
+            }
+        }
+    }
+}
