@@ -26,7 +26,7 @@ pub enum BodyError {
 }
 
 impl BodyError {
-    /// The status that the request ends with; 499 when nobody is left to read it.
+    /// The status that the request ends with; of [`BodyError::Gone`], nobody is left to read it.
     pub fn status(self) -> u16 {
         match self {
             // DIFFERS(client-gone-in-body): nginx logs such a request with 400.

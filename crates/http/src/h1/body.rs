@@ -58,6 +58,11 @@ impl BodyReader {
         matches!(self.left, Left::Broken(_))
     }
 
+    /// Whether the client went away before it had sent all of it.
+    pub fn gone(&self) -> bool {
+        matches!(self.left, Left::Broken(BodyError::Gone))
+    }
+
     /// Whether the client asked for `100 Continue` and has not got it, whatever it sent already.
     pub fn expects_continue(&self) -> bool {
         self.expects_continue

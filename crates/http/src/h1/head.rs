@@ -47,6 +47,10 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
         Some(reason) if reason.status == response.status => {
             out.extend_from_slice(b"HTTP/1.1 ");
             write_value(out, &reason.text);
+            if reason.text.len() == 3 {
+                // RFC 9112 §4: the space stays, whether or not a phrase follows.
+                out.push(b' ');
+            }
             out.extend_from_slice(b"\r\n");
         }
         _ => write_status_line(out, response.status),

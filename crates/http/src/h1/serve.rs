@@ -411,7 +411,7 @@ async fn respond<T: Transport>(
     body: &mut BodyReader,
     rejected: bool,
 ) -> Next {
-    if r.ends_without_answer() {
+    if r.ends_without_answer() || body.gone() {
         if r.response.status == 408 && default_resets(plan, r) {
             io.reset_on_close();
         }

@@ -586,7 +586,7 @@ impl<P: Protocol> Exchange<'_, P> {
             attempt.status = status;
             attempt.header_ms = Some(attempt.elapsed_ms());
         });
-        let reusable = framing.keep_alive && request_sent;
+        let reusable = framing.keep_alive && request_sent && self.protocol.keeps(self.job);
         if framing.upgrade {
             return self.answer_upgrade(r, codec, framing, link, lease, selection, (buf, body_at));
         }

@@ -106,6 +106,12 @@ pub trait Protocol: Send + Sync + 'static {
     /// Whether a body whose length is not known can be sent as it comes.
     fn streams_unknown_length(&self) -> bool;
 
+    /// Whether the connection may be used again, as far as the request goes: `false` once it has told
+    /// the server otherwise.
+    fn keeps(&self, _job: &Self::Job) -> bool {
+        true
+    }
+
     /// Writes the request up to its body, and tells the error log what is asked
     /// ([`State::set_uri`]).
     fn write_head(

@@ -321,6 +321,7 @@ impl Conf {
             let path = b.cx.default_temp_path(prefix);
             Arc::new(TempPath { path, levels: [1, 2, 0] })
         });
+        b.cx.temp_paths.insert(temp_path.path.clone());
         let next = match self.next {
             None => Next::ERROR.with(Next::TIMEOUT),
             Some(bits) if Next(bits).has(Next::OFF) => Next::NONE,

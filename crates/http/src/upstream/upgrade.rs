@@ -90,7 +90,10 @@ impl Pipe {
                     pool::recycle(buf);
                     return Poll::Pending;
                 }
-                Poll::Ready(Ok(0)) => self.ended = true,
+                Poll::Ready(Ok(0)) => {
+                    pool::recycle(buf);
+                    self.ended = true;
+                }
                 Poll::Ready(Ok(_)) => self.buf = buf,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(Broken::From(error))),
             }
@@ -160,5 +163,45 @@ impl End {
                 state.complain(severity, format!("{call} failed ({cause}) {DOING}"));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_rt::{task::block_on, transport::Socket};
+    use std::{
+        io::{Read, Write},
+        net::Shutdown,
+        os::unix::net::UnixStream,
+    };
+
+    fn pair() -> (Socket, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Socket::new(ours.into()), theirs)
+    }
+
+    #[test]
+    fn one_end_of_a_tunnel_may_end_before_the_other() {
+        block_on(async {
+            let ((mut a, mut left), (mut b, mut right)) = (pair(), pair());
+            let (mut up, mut down) = (Pipe::new(b"early ".to_vec()), Pipe::new(Vec::new()));
+            left.write_all(b"question").unwrap();
+            left.shutdown(Shutdown::Write).unwrap();
+            let asked = poll_fn(|cx| up.poll(&mut a, &mut b, cx)).await;
+            assert!(asked.is_ok());
+            let mut text = String::new();
+            right.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "early question");
+            // Only now the other side speaks.
+            right.write_all(b"answer").unwrap();
+            drop(right);
+            assert!(poll_fn(|cx| down.poll(&mut b, &mut a, cx)).await.is_ok());
+            text.clear();
+            left.read_to_string(&mut text).unwrap();
+            assert_eq!((&text[..], up.moved, down.moved), ("answer", 14, 6));
+            assert_eq!(up.buf.capacity() + down.buf.capacity(), 0);
+        });
     }
 }

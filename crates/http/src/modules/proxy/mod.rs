@@ -15,6 +15,7 @@ mod request;
 mod rewrite;
 
 use std::{
+    cell::Cell,
     hash::{Hash, Hasher},
     sync::Arc,
 };
@@ -456,6 +457,7 @@ impl Handing {
             method: self.method.as_deref(),
             http11: self.http11,
             keeps: group.group().settings.keepalive.connections > 0,
+            closes: &job.closes,
             pass_headers: self.settings.pass_request_headers,
         }
     }
@@ -479,6 +481,8 @@ struct Job {
     head: bool,
     /// Whom TLS is spoken to, if it is.
     identity: Option<Identity>,
+    /// Whether the head says `Connection: close`.
+    closes: Cell<bool>,
 }
 
 impl Handler for Handing {
@@ -508,7 +512,8 @@ impl Protocol for Handing {
                 Some((group, url))
             }
         };
-        let mut job = Job { own, head: false, identity: None };
+        let closes = Cell::new(false);
+        let mut job = Job { own, head: false, identity: None, closes };
         let parts = self.parts(&job);
         job.identity = match &self.tls {
             Some(tls) if parts.url.tls => Some(tls.identify(r, &parts.url.host)),
@@ -544,6 +549,10 @@ impl Protocol for Handing {
 
     fn streams_unknown_length(&self) -> bool {
         self.http11
+    }
+
+    fn keeps(&self, job: &Job) -> bool {
+        !job.closes.get()
     }
 
     fn write_head(

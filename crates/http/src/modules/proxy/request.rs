@@ -7,7 +7,7 @@
 //! DIFFERS(proxy-framing-own): `proxy_set_header` of `Content-Length` or `Transfer-Encoding` changes
 //! nothing but the case of no body, where an empty value leaves the field out.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use forebay_session::var::Template;
 use forebay_wire::{
@@ -26,6 +26,8 @@ use crate::{request::Request, upstream::Outgoing};
 pub enum Line {
     /// Lines that never change, complete.
     Fixed(Box<[u8]>),
+    /// `Connection`, with this value.
+    FixedConnection(Box<[u8]>),
     /// One whose value is worked out; an empty one is left out.
     Computed(Box<[u8]>, Template),
     /// `Host: $proxy_host`.
@@ -77,6 +79,9 @@ impl Lines {
             }
             match value.as_text() {
                 Some(b"") => {}
+                Some(text) if FieldId::of(name) == FieldId::Connection => {
+                    lines.lines.push(Line::FixedConnection(text.into()));
+                }
                 Some(text) => lines.fixed(name, text),
                 None => lines.lines.push(Line::Computed(name.clone(), value.clone())),
             }
@@ -138,6 +143,8 @@ pub struct Parts<'a> {
     pub http11: bool,
     /// Whether connections to these servers are kept.
     pub keeps: bool,
+    /// Is told whether the head says `Connection: close`.
+    pub closes: &'a Cell<bool>,
     /// `proxy_pass_request_headers`.
     pub pass_headers: bool,
 }
@@ -237,11 +244,14 @@ thread_local! {
 fn write_line(r: &Request, parts: &Parts<'_>, line: &Line, body: &Outgoing, out: &mut Vec<u8>) {
     match line {
         Line::Fixed(text) => out.extend_from_slice(text),
+        Line::FixedConnection(value) => write_connection(parts, value, out),
         Line::Computed(name, template) => {
             let mut value = VALUE.take();
             value.clear();
             template.write(r, &mut value);
-            if !value.is_empty() {
+            if FieldId::of(name) == FieldId::Connection {
+                write_connection(parts, &value, out);
+            } else if !value.is_empty() {
                 write_field(out, name, &value);
             }
             VALUE.set(value);
@@ -249,10 +259,20 @@ fn write_line(r: &Request, parts: &Parts<'_>, line: &Line, body: &Outgoing, out:
         Line::Host => write_field(out, b"Host", &parts.url.host),
         Line::Connection => {
             if !parts.http11 || !parts.keeps {
-                out.extend_from_slice(b"Connection: close\r\n");
+                write_connection(parts, b"close", out);
             }
         }
         Line::Framing => write_framing(r, parts, body, out),
+    }
+}
+
+/// The server is told what becomes of the connection; then it is what becomes of it.
+fn write_connection(parts: &Parts<'_>, value: &[u8], out: &mut Vec<u8>) {
+    if tokens(value).any(|token| token.eq_ignore_ascii_case(b"close")) {
+        parts.closes.set(true);
+    }
+    if !value.is_empty() {
+        write_field(out, b"Connection", value);
     }
 }
 
