@@ -10,7 +10,7 @@ use bytes::Bytes;
 use forebay_rt::timer;
 use forebay_session::log::Severity;
 
-use crate::request::Request;
+use crate::{request::Request, response::Field};
 
 /// Why the rest of a request body will not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,14 @@ pub trait Client {
     /// nothing happens on the connection.
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
+    }
+
+    /// Puts an interim response (103) before the answer, to be sent by [`Client::poll_hints`].
+    fn hint(&mut self, _status: u16, _fields: &[Field]) {}
+
+    /// Ready once interim responses are out: the answer must not be sent before.
+    fn poll_hints(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
     }
 }
 

@@ -9,7 +9,10 @@
 use std::{future::Future, pin::Pin};
 
 use forebay_session::log::Severity;
-use forebay_wire::h1::{BodyLength, Method};
+use forebay_wire::{
+    h1::{BodyLength, Method},
+    uri,
+};
 
 use crate::{
     client::{Client, Nobody, hold_up},
@@ -17,7 +20,8 @@ use crate::{
     handler::{Filtered, Flow, Handler},
     plan::{LocId, Plan},
     request::Request,
-    special, tls, tree,
+    special, tls,
+    tree::{self, Located},
 };
 
 /// Where a walk through the phases begins.
@@ -338,7 +342,11 @@ fn spend_cycle(r: &mut Request, doing: &str) -> bool {
 }
 
 fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
-    r.location = tree::locate(plan, r);
+    let (id, slash) = match tree::locate(plan, r) {
+        Located::At(id) => (id, false),
+        Located::Slash(id) => (id, true),
+    };
+    r.location = id;
     let location = plan.location(r.location);
     if location.core.internal && !r.internal {
         return Err(404);
@@ -360,6 +368,17 @@ fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
             format_args!("client intended to send too large body: {length} bytes"),
         );
         return Err(413);
+    }
+    if slash {
+        let mut target = Vec::with_capacity(r.uri.len() + r.args.len() + 2);
+        uri::escape(uri::Kind::Uri, &r.uri, &mut target);
+        target.push(b'/');
+        if !r.args.is_empty() {
+            target.push(b'?');
+            target.extend_from_slice(&r.args);
+        }
+        r.response.location = Some(target.into());
+        return Err(301);
     }
     Ok(())
 }

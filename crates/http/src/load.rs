@@ -175,6 +175,11 @@ fn compile(
         }
         locations.push(location);
     }
+    for index in 0..locations.len() {
+        if locations[index].auto_redirect {
+            locations[parents[index].index()].tree.redirects = true;
+        }
+    }
     let mut servers = Vec::new();
     let mut listens = Vec::new();
     for (index, &level) in core_of(levels, LocId(0)).own.servers.iter().enumerate() {

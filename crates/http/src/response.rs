@@ -11,7 +11,7 @@ use forebay_wire::Span;
 
 use crate::{
     body::Body,
-    upstream::{body::ReadAhead, upgrade::Tunnel},
+    upstream::{State, body::ReadAhead, upgrade::Tunnel},
 };
 
 /// One header field of a response. Name and value never hold CR, LF or NUL when they are written.
@@ -43,6 +43,16 @@ impl Reason {
         // RFC 9112 §4 has a space; here the usual reason stands.
         let bare = said.len() == 3;
         (!same && !bare).then(|| Reason { status, text: head.slice(range) })
+    }
+}
+
+/// Where trailers will be found that have not come yet.
+#[derive(Clone, Default)]
+pub struct LateTrailers(pub Option<Rc<State>>);
+
+impl fmt::Debug for LateTrailers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Late" } else { "None" })
     }
 }
 
@@ -81,6 +91,8 @@ pub struct Response {
     pub fields: Vec<Field>,
     /// Sent after a chunked body; those with an empty value only make it chunked.
     pub trailers: Vec<Field>,
+    /// Trailers that another server sends behind its body, known when that has come.
+    pub late_trailers: LateTrailers,
     /// Whether byte ranges of this body may be asked for (nginx's `allow_ranges`).
     pub allow_ranges: bool,
     /// Whether only one range is answered (nginx's `single_range`).
@@ -165,6 +177,7 @@ impl Response {
         self.allow_ranges = false;
         self.header_only = false;
         self.body = Body::Empty;
+        self.late_trailers = LateTrailers::default();
         self.ahead = Ahead::default();
         self.tunnel = None;
     }

@@ -17,6 +17,9 @@ pub struct Tree {
     exact: HashMap<Box<[u8]>, LocId>,
     /// Prefixes in byte order.
     prefixes: Vec<Prefix>,
+    /// Whether a path that lacks the last slash of a name may be redirected, see
+    /// [`crate::plan::Location::auto_redirect`].
+    pub redirects: bool,
     /// Regular expressions in the order of the file.
     regexes: Vec<(Regex, Groups, LocId)>,
 }
@@ -79,7 +82,17 @@ impl Tree {
     }
 }
 
+/// What [`locate`] found.
+pub enum Located {
+    /// This location.
+    At(LocId),
+    /// One whose name is the path with a slash behind it, where the client is to be sent.
+    Slash(LocId),
+}
+
 enum Match {
+    /// See [`Located::Slash`].
+    Slash(LocId),
     /// Nothing can be better.
     Final(LocId),
     /// A regular expression of an enclosing level may be better.
@@ -87,17 +100,36 @@ enum Match {
 }
 
 /// The location of a path within a server; its level if there is none.
-pub fn locate(plan: &Plan, r: &Request) -> LocId {
+pub fn locate(plan: &Plan, r: &Request) -> Located {
     let server = plan.server(r.server);
     match search(plan, &plan.location(server.location).tree, r) {
-        Match::Final(id) => id,
-        Match::Prefix(found) => found.unwrap_or(server.location),
+        Match::Slash(id) => Located::Slash(id),
+        Match::Final(id) => Located::At(id),
+        Match::Prefix(found) => Located::At(found.unwrap_or(server.location)),
     }
+}
+
+/// The location that lacks nothing but a slash behind the path, and redirects there; one that is
+/// named as the path is wins.
+fn with_slash(plan: &Plan, tree: &Tree, path: &[u8]) -> Option<LocId> {
+    let name = [path, b"/"].concat();
+    let prefix = || {
+        let at = tree.prefixes.binary_search_by(|prefix| (*prefix.name).cmp(&name)).ok()?;
+        Some(tree.prefixes[at].id)
+    };
+    let found = tree.exact.get(&name[..]).copied().or_else(prefix)?;
+    let same = tree.prefixes.binary_search_by(|prefix| (*prefix.name).cmp(path)).is_ok();
+    (plan.location(found).auto_redirect && !same).then_some(found)
 }
 
 fn search(plan: &Plan, tree: &Tree, r: &Request) -> Match {
     if let Some(id) = tree.exact.get(&r.uri[..]) {
         return Match::Final(*id);
+    }
+    if tree.redirects
+        && let Some(id) = with_slash(plan, tree, &r.uri)
+    {
+        return Match::Slash(id);
     }
     let mut found = None;
     let mut regexes_count = true;
@@ -105,7 +137,7 @@ fn search(plan: &Plan, tree: &Tree, r: &Request) -> Match {
         found = Some(prefix.id);
         regexes_count = !prefix.noregex;
         match search(plan, &plan.location(prefix.id).tree, r) {
-            Match::Final(id) => return Match::Final(id),
+            done @ (Match::Final(_) | Match::Slash(_)) => return done,
             // `^~` of the inner one spares it the regular expressions beside it, not those out here.
             Match::Prefix(Some(inner)) => found = Some(inner),
             Match::Prefix(None) => {}
@@ -117,6 +149,7 @@ fn search(plan: &Plan, tree: &Tree, r: &Request) -> Match {
     for (regex, groups, id) in &tree.regexes {
         if regex.run(r, &r.uri, groups) {
             let inner = match search(plan, &plan.location(*id).tree, r) {
+                Match::Slash(id) => return Match::Slash(id),
                 Match::Final(inner) => inner,
                 Match::Prefix(inner) => inner.unwrap_or(*id),
             };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_conf::{
-    Arity, Contexts, Error, Node,
+    Arg, Arity, Contexts, Error, Node,
     value::{self, Bufs},
 };
 use forebay_session::{regex::Regex, var::Template};
@@ -220,6 +220,20 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Arity::at_least(2),
         "What to show for an error.",
         error_page,
+    ),
+    set(
+        "early_hints",
+        &["string ..."],
+        "",
+        ANY,
+        Arity::SOME,
+        "When 103 responses of upstreams are passed on: one of these is neither empty nor 0.",
+        |c, n, cx| {
+            value::set_once(&mut c.early_hints, n, |n| {
+                let parse = |arg: &Arg| Template::parse(&arg.value, arg.span, &mut cx.registry);
+                Ok(Arc::new(n.args.iter().map(parse).collect::<Result<Vec<_>, Error>>()?))
+            })
+        },
     ),
     set(
         "etag",

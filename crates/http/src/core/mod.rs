@@ -254,6 +254,8 @@ settings! {
     directio_alignment: u64 = 512;
     /// `disable_symlinks`.
     disable_symlinks: Arc<Symlinks> = Arc::new(Symlinks::Off);
+    /// `early_hints`: one of these must be neither empty nor `0`.
+    early_hints: Arc<Vec<Template>> = Arc::default();
     /// `etag`.
     etag: bool = true;
     /// `if_modified_since`.

@@ -8,10 +8,11 @@ use std::{
 
 use bytes::Bytes;
 use forebay_rt::{pool, timer::Timer, transport::Transport};
-use forebay_wire::h1::{BodyLength, chunked::Decoder};
+use forebay_wire::h1::{BodyLength, chunked::Decoder, encode};
 
 use crate::{
     client::{BodyError, Client},
+    response::Field,
     upstream::buffers,
 };
 
@@ -33,6 +34,8 @@ pub struct BodyReader {
     /// Bytes of the body read from the wire, for `$request_length`.
     pub wire_bytes: u64,
     expects_continue: bool,
+    /// Interim responses that are still to be written.
+    hints: Vec<u8>,
     /// Bytes of interim responses, which nginx counts among those sent.
     pub interim_bytes: u64,
 }
@@ -45,7 +48,15 @@ impl BodyReader {
             BodyLength::Length(length) => Left::Bytes(length),
             BodyLength::Chunked => Left::Chunked(Decoder::default()),
         };
-        BodyReader { left, ahead, handed_out: 0, wire_bytes: 0, expects_continue, interim_bytes: 0 }
+        BodyReader {
+            left,
+            ahead,
+            handed_out: 0,
+            wire_bytes: 0,
+            expects_continue,
+            hints: Vec::new(),
+            interim_bytes: 0,
+        }
     }
 
     /// Whether the body has been read to its end.
@@ -244,5 +255,30 @@ impl<T: Transport> Client for H1Client<'_, T> {
 
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.io.poll_peer_closed(cx)
+    }
+
+    fn hint(&mut self, status: u16, fields: &[Field]) {
+        let out = &mut self.body.hints;
+        match status {
+            103 => out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\n"),
+            status => encode::write_status_line(out, status),
+        }
+        fields.iter().for_each(|field| encode::write_field(out, &field.name, &field.value));
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn poll_hints(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while !self.body.hints.is_empty() {
+            let slices = [std::io::IoSlice::new(&self.body.hints)];
+            match ready!(self.io.poll_write(cx, &slices, false)) {
+                Ok(written) => {
+                    self.body.interim_bytes += written as u64;
+                    self.body.hints.drain(..written);
+                }
+                // Whoever sends the answer finds out.
+                Err(_) => self.body.hints.clear(),
+            }
+        }
+        Poll::Ready(())
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     files,
     pace::Pace,
     request::Request,
-    response::Ahead,
+    response::{Ahead, LateTrailers},
 };
 
 /// Why a response could not be sent whole.
@@ -88,6 +88,7 @@ pub async fn send<T: Transport>(
         truncated: None,
         corked: false,
         ahead: std::mem::take(&mut r.response.ahead),
+        late: std::mem::take(&mut r.response.late_trailers),
     };
     let result = poll_fn(|cx| output.poll(io, timer, timeout_ms, cx)).await;
     r.bytes_sent += output.sent;
@@ -239,6 +240,19 @@ fn trailers(r: &Request, framing: Framing) -> Bytes {
     out.into()
 }
 
+impl LateTrailers {
+    /// The end of a chunked body with what has come since its beginning.
+    fn add_to(&self, trailers: Bytes) -> Bytes {
+        let Some(state) = &self.0 else { return trailers };
+        let mut out = trailers.strip_suffix(b"\r\n").unwrap_or(&trailers).to_vec();
+        state.each_trailer(|field| {
+            forebay_wire::h1::encode::write_field(&mut out, &field.name, &field.value);
+        });
+        out.extend_from_slice(b"\r\n");
+        out.into()
+    }
+}
+
 fn max_file_chunk(core: &Settings) -> u64 {
     match core.sendfile_max_chunk {
         0 => u64::from(u32::MAX),
@@ -263,6 +277,8 @@ struct Output {
     corked: bool,
     /// What to read while the client takes nothing.
     ahead: Ahead,
+    /// Trailers that come with the end of the body.
+    late: LateTrailers,
 }
 
 impl Output {
@@ -334,7 +350,8 @@ impl Output {
                 None => {
                     self.body = None;
                     if !self.trailers.is_empty() {
-                        self.queue.push_back(Chunk::Bytes(std::mem::take(&mut self.trailers)));
+                        let trailers = std::mem::take(&mut self.trailers);
+                        self.queue.push_back(Chunk::Bytes(self.late.add_to(trailers)));
                     }
                 }
             }

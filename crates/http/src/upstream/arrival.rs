@@ -9,12 +9,18 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use forebay_rt::{connect::ConnectError, pool, transport::Transport};
 use forebay_session::log::Severity;
-use forebay_wire::h1::{BadResponse, ResponseFraming};
+use forebay_wire::{
+    Span,
+    h1::{
+        BadResponse, ResponseField, ResponseFieldId as Id, ResponseFraming, ResponseHead, framing,
+    },
+};
 
 use super::{Codec, conn::Stream, exchange::Failure, settings::Next};
-use crate::{client::BodyError, error_log::Lossy, request::Request};
+use crate::{client::BodyError, error_log::Lossy, request::Request, response::Field};
 
 /// How many interim responses may come before the response.
 const MAX_INTERIM: u32 = 32;
@@ -105,11 +111,42 @@ pub(super) fn complain<C: Codec>(r: &Request, codec: &C, buf: &[u8], bad: BadRes
     }
 }
 
+/// The fields of a 103 that a client may see.
+fn hint(head: &ResponseHead, buf: &[u8]) -> Vec<Field> {
+    let passes = |field: &&ResponseField| {
+        let of_connection = matches!(
+            field.id,
+            Id::Connection
+                | Id::KeepAlive
+                | Id::TE
+                | Id::Trailer
+                | Id::TransferEncoding
+                | Id::ContentLength
+                | Id::Upgrade
+                | Id::ProxyConnection
+                | Id::Server
+                | Id::Date
+                | Id::XPad
+                | Id::XAccelBuffering
+                | Id::XAccelCharset
+                | Id::XAccelExpires
+                | Id::XAccelLimitRate
+                | Id::XAccelRedirect
+        );
+        !of_connection && !framing::nominates(head, buf, field.name.of(buf))
+    };
+    let copy = |span: Span| Bytes::copy_from_slice(span.of(buf));
+    let fields = head.fields.iter().filter(passes);
+    fields.map(|f| Field { name: copy(f.name), value: copy(f.value) }).collect()
+}
+
 /// The head as it comes.
 pub(super) struct Reading {
     pub(super) buf: Vec<u8>,
     pub(super) interim: u32,
     pub(super) received: u64,
+    /// What 103s said, for the client.
+    pub(super) hints: Vec<Vec<Field>>,
     /// Sending failed; what came before that may be an answer nevertheless.
     pub(super) broken: Option<io::Error>,
 }
@@ -161,6 +198,9 @@ impl Reading {
             };
             if !framing.interim {
                 return Some(Came::Head { framing, body_at });
+            }
+            if codec.head().status == 103 {
+                self.hints.push(hint(codec.head(), &self.buf));
             }
             self.interim += 1;
             if self.interim > MAX_INTERIM {

@@ -112,7 +112,13 @@ pub struct Inflow<C> {
     /// How much may be in memory.
     memory_bytes: usize,
     queue: VecDeque<Piece>,
+    /// How much of it is in the queue, and not on its way to the client.
+    queued: usize,
+    /// How much may be on its way to the client while more comes.
+    busy_bytes: Option<usize>,
     spill: Option<Spill>,
+    /// How much is read at once for the file.
+    write_bytes: usize,
     pace: Option<Pace>,
     /// A flush follows each piece.
     unbuffered: bool,
@@ -215,7 +221,10 @@ impl<C: Codec> Inflow<C> {
             room: Arc::default(),
             memory_bytes,
             queue: VecDeque::new(),
+            queued: 0,
+            busy_bytes: settings.busy_bytes.filter(|_| buffered),
             spill,
+            write_bytes: settings.temp_write_bytes.unwrap_or(READ_BYTES),
             pace,
             unbuffered: !buffered,
             flush: false,
@@ -247,8 +256,13 @@ impl<C: Codec> Inflow<C> {
             if std::mem::take(&mut self.flush) {
                 return Poll::Ready(Some(Ok(Chunk::Flush)));
             }
+            if self.is_busy() {
+                self.room.wait(cx.waker());
+                return Poll::Pending;
+            }
             match self.queue.pop_front() {
                 Some(Piece::Memory(bytes)) => {
+                    self.queued -= bytes.len();
                     self.flush = self.unbuffered;
                     return Poll::Ready(Some(Ok(Chunk::Bytes(bytes))));
                 }
@@ -273,6 +287,12 @@ impl<C: Codec> Inflow<C> {
         }
     }
 
+    /// Whether as much is on its way to the client as `proxy_busy_buffers_size` allows.
+    fn is_busy(&self) -> bool {
+        let Some(limit) = self.busy_bytes.filter(|_| self.ended.is_none()) else { return false };
+        self.room.held().saturating_sub(self.queued) >= limit
+    }
+
     /// The client takes nothing now.
     fn poll_ahead(&mut self, cx: &mut Context<'_>) {
         while self.ended.is_none() {
@@ -281,7 +301,7 @@ impl<C: Codec> Inflow<C> {
             if !in_memory && !self.may_spill() {
                 return;
             }
-            let room = if in_memory { room } else { READ_BYTES };
+            let room = if in_memory { room } else { self.write_bytes };
             if self.poll_fill(room, !in_memory, cx).is_pending() {
                 return;
             }
@@ -361,7 +381,7 @@ impl<C: Codec> Inflow<C> {
         } else {
             let bytes = buffers::freeze_in(&self.room, buf);
             // A large buffer may have been left behind, and with it what stood before the data.
-            self.queue.push_back(Piece::Memory(bytes.slice(from..)));
+            self.hold(bytes.slice(from..));
         }
         if decoded.done {
             if decoded.left_over > 0 {
@@ -369,6 +389,11 @@ impl<C: Codec> Inflow<C> {
             }
             self.finish(decoded.left_over == 0);
         }
+    }
+
+    fn hold(&mut self, bytes: Bytes) {
+        self.queued += bytes.len();
+        self.queue.push_back(Piece::Memory(bytes));
     }
 
     /// Writes a piece to the temporary file.
@@ -391,7 +416,7 @@ impl<C: Codec> Inflow<C> {
                 spill.failed = true;
                 self.state.complain(Severity::Crit, text);
                 let bytes = buffers::freeze_in(&self.room, buf);
-                self.queue.push_back(Piece::Memory(bytes));
+                self.hold(bytes);
             }
         }
     }

@@ -20,8 +20,9 @@ use forebay_session::{
     upstream::{
         Called, Lease, Outcome, Pick, Selection, Ticket, Timings, keepalive::Kept, sticky::Stage,
     },
+    var::Template,
 };
-use forebay_wire::h1::{BodyLength, Method, ResponseFraming};
+use forebay_wire::h1::{BodyLength, Method, ResponseFraming, Version};
 
 use super::{
     Codec, Outgoing, Protocol, Settings,
@@ -468,19 +469,20 @@ impl<P: Protocol> Exchange<'_, P> {
         let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
         let mut sender = Sender::new(self.protocol, self.request, &self.body, limit, timeout_ms);
         let mut codec = self.protocol.codec(r, self.job, r.upstream.take_head());
-        let mut reading = Reading { buf: Vec::new(), interim: 0, received: 0, broken: None };
+        let mut reading =
+            Reading { buf: Vec::new(), interim: 0, received: 0, hints: Vec::new(), broken: None };
         self.timer.arm(settings.send_timeout_ms);
-        let came = poll_fn(|cx| {
+        let (came, hinting) = poll_fn(|cx| {
             if !sender.done() && reading.broken.is_none() {
                 let before = sender.sent;
                 match sender.poll(self.protocol, &mut link.stream, client, cx) {
                     Poll::Ready(Ok(())) => self.timer.arm(settings.read_timeout_ms),
                     Poll::Ready(Err(SendError::Upstream(error))) => reading.broken = Some(error),
                     Poll::Ready(Err(SendError::Client(error))) => {
-                        return Poll::Ready(Came::Client(error));
+                        return Poll::Ready((Came::Client(error), false));
                     }
                     Poll::Ready(Err(SendError::File(error))) => {
-                        return Poll::Ready(Came::File(error));
+                        return Poll::Ready((Came::File(error), false));
                     }
                     Poll::Pending if sender.waits_for_client() => self.timer.disarm(),
                     Poll::Pending if sender.sent > before => {
@@ -490,15 +492,25 @@ impl<P: Protocol> Exchange<'_, P> {
                 }
             }
             let read = reading.poll(&mut link.stream, &mut codec, settings.buffer_size, cx);
+            for fields in reading.hints.drain(..) {
+                if wants_hints(r) {
+                    client.hint(103, &fields);
+                }
+            }
+            let hinted = client.poll_hints(cx);
             if let Poll::Ready(came) = read {
-                return Poll::Ready(came);
+                return Poll::Ready((came, hinted.is_pending()));
             }
             if let Some(error) = reading.broken.take() {
-                return Poll::Ready(Came::Broken(error));
+                return Poll::Ready((Came::Broken(error), false));
             }
-            self.poll_given_up(client, cx).map(Came::Nothing)
+            self.poll_given_up(client, cx).map(|why| (Came::Nothing(why), false))
         })
         .await;
+        if hinting {
+            // The answer may not overtake them.
+            poll_fn(|cx| client.poll_hints(cx)).await;
+        }
         let request_sent = sender.done();
         *was_sent = sender.begun();
         let unanswered = reading.received == 0;
@@ -625,6 +637,9 @@ impl<P: Protocol> Exchange<'_, P> {
             codec, origin, group, settings, buffered, r, self.timer, rest, body_at, decoded,
         );
         body::attach(r, inflow, buffered);
+        if settings.pass_trailers {
+            r.response.late_trailers.0 = Some(r.upstream.clone());
+        }
         Flow::Done
     }
 
@@ -718,6 +733,16 @@ impl<P: Protocol> Exchange<'_, P> {
             }
         }
     }
+}
+
+/// `early_hints`: whether the client is to see 103s.
+fn wants_hints(r: &Request) -> bool {
+    let is_set = |condition: &Template| {
+        let value = condition.value(r);
+        !value.is_empty() && value != b"0"
+    };
+    let core = &r.location().core;
+    !r.subrequest && r.version() == Version::Http11 && core.early_hints.iter().any(is_set)
 }
 
 /// RFC 9110 §9.2.2, as nginx takes it.

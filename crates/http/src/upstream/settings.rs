@@ -344,7 +344,8 @@ impl Conf {
             pass_trailers: self.pass_trailers.unwrap_or(false),
             buffer_size: buffer_size as usize,
             buffers_bytes: buffers.count.saturating_mul(buffers.size) as usize,
-            busy_bytes: busy as usize,
+            busy_bytes: self.busy_buffers_size.map(|bytes| bytes as usize),
+            temp_write_bytes: self.temp_file_write_size.map(|bytes| bytes as usize),
             temp_path,
             max_temp_file_size,
             next,
@@ -439,8 +440,10 @@ pub struct Settings {
     pub buffer_size: usize,
     /// `buffers`, bytes of all of them.
     pub buffers_bytes: usize,
-    /// `busy_buffers_size`, bytes that may be on their way to the client.
-    pub busy_bytes: usize,
+    /// `busy_buffers_size`, bytes that may be on their way to the client; `None`: all there are.
+    pub busy_bytes: Option<usize>,
+    /// `temp_file_write_size`, bytes that are written at once; `None`: as many as are at hand.
+    pub temp_write_bytes: Option<usize>,
     /// `temp_path`.
     pub temp_path: Arc<TempPath>,
     /// `max_temp_file_size`, bytes; 0: no file.
@@ -672,7 +675,7 @@ macro_rules! upstream_directives {
                 "8k|16k",
                 $crate::module::ANY,
                 forebay_conf::Arity::ONE,
-                "How much of it may be on its way to the client, when a temporary file is used.",
+                "How much of it may be on its way to the client; unless it is set, all of it.",
                 |c, n, _| forebay_conf::value::set_size(&mut c.shared().busy_buffers_size, n),
             ),
             $crate::module::set(
@@ -699,7 +702,7 @@ macro_rules! upstream_directives {
                 "8k|16k",
                 $crate::module::ANY,
                 forebay_conf::Arity::ONE,
-                "How much is written to a temporary file at once: here always all that is there.",
+                "How much is written to a temporary file at once; unless it is set, all that is there.",
                 |c, n, _| forebay_conf::value::set_size(&mut c.shared().temp_file_write_size, n),
             ),
             $crate::module::set(

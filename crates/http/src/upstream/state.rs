@@ -198,6 +198,11 @@ impl State {
         self.inner.borrow_mut().trailers = trailers;
     }
 
+    /// Shows the trailers that have come.
+    pub fn each_trailer(&self, f: impl FnMut(&Field)) {
+        self.inner.borrow().trailers.iter().for_each(f);
+    }
+
     /// Something to be said in the error log when the response is over.
     pub fn complain(&self, severity: Severity, text: String) {
         self.inner.borrow_mut().complaints.push((severity, text));

@@ -2,14 +2,14 @@
 //! Hot path: the decoder holds a few words and says where in the input the data lies.
 //!
 //! A line ends with CRLF and nothing less (nginx since 1.29.4); a size is hexadecimal digits and
-//! nothing more. Trailers are checked as headers are, and dropped (RFC 9110 §6.5.1).
+//! nothing more. Trailers are checked as headers are, and kept apart (RFC 9110 §6.5.1).
 //!
 //! DIFFERS(chunk-extension-strict): white space after the size must lead to `;` or the line's end,
 //! and an extension has no control bytes; nginx skips anything up to the CR.
 //! DIFFERS(chunk-overhead-bound): extensions and trailers have bounds for the whole body; nginx
 //! reads them for ever.
 //!
-//! *Invariant:* no byte of a chunk's frame or of a trailer is ever passed on.
+//! *Invariant:* no byte of a chunk's frame or of a trailer is ever passed on as data.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub const MAX_TRAILERS: u32 = 32 * 1024;
 /// A size of more digits than this, zeros before it included, counts as extension.
 const SIZE_DIGITS: u32 = 16;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum State {
     /// Before a size's first digit.
     #[default]
@@ -56,6 +56,8 @@ pub struct Step {
     pub consumed: usize,
     /// Where in the input the body's next bytes are; may be empty.
     pub data: Range<usize>,
+    /// Where in the input lines of the trailer section are, the empty one that ends it included.
+    pub trailers: Range<usize>,
     /// The body is complete; what follows `consumed` is the next message.
     pub done: bool,
 }
@@ -90,7 +92,14 @@ impl Decoder {
                 break;
             }
             if self.state != State::Data {
+                let of_trailers = self.state >= State::TrailerStart;
                 self.state = self.frame(ch)?;
+                if of_trailers {
+                    if step.trailers.is_empty() {
+                        step.trailers.start = step.consumed;
+                    }
+                    step.trailers.end = step.consumed + 1;
+                }
                 step.consumed += 1;
                 continue;
             }
@@ -269,6 +278,23 @@ mod tests {
             }
             let bytes: Vec<&[u8]> = input.chunks(1).collect();
             assert_eq!(decode(&bytes), whole, "{}", input.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn trailers_are_told_apart_from_data() {
+        let input = b"1\r\nx\r\n0\r\nA: b\r\nC: d\r\n\r\nnext";
+        for split in 0..input.len() {
+            let (mut decoder, mut trailers) = (Decoder::new(), Vec::new());
+            for piece in [&input[..split], &input[split..]] {
+                let mut rest = piece;
+                while !rest.is_empty() && !decoder.is_done() {
+                    let step = decoder.decode(rest).unwrap();
+                    trailers.extend_from_slice(&rest[step.trailers]);
+                    rest = &rest[step.consumed..];
+                }
+            }
+            assert_eq!(trailers, b"A: b\r\nC: d\r\n\r\n", "{split}");
         }
     }
 

@@ -5,12 +5,16 @@
 //!
 //! Invariant: how a body ends is said by `wire::h1::response_framing` and nowhere else.
 
+use bytes::Bytes;
 use forebay_wire::h1::{
-    BadResponse, Progress, ResponseBody, ResponseFraming, ResponseHead, ResponseParser, Sent,
-    chunked::Decoder, response_framing,
+    BadResponse, Progress, ResponseBody, ResponseFieldId, ResponseFraming, ResponseHead,
+    ResponseParser, Sent, chunked::Decoder, response_framing,
 };
 
-use crate::upstream::{Codec, Decoded};
+use crate::{
+    response::Field,
+    upstream::{Codec, Decoded},
+};
 
 enum Left {
     /// The head is not there yet.
@@ -26,12 +30,15 @@ pub struct Http1 {
     parser: ResponseParser,
     sent: Sent,
     left: Left,
+    /// The text of the trailers, as far as it came.
+    trailers: Vec<u8>,
 }
 
 impl Http1 {
     /// For the answer to such a request.
     pub fn new(sent: Sent, head: ResponseHead) -> Http1 {
-        Http1 { parser: ResponseParser::with_head(head), sent, left: Left::Head }
+        let parser = ResponseParser::with_head(head);
+        Http1 { parser, sent, left: Left::Head, trailers: Vec::new() }
     }
 }
 
@@ -84,7 +91,7 @@ impl Codec for Http1 {
                 Ok(Decoded { data_end: from + take, left_over: here - take, done })
             }
             Left::Chunked(decoder) => {
-                let decoded = unchunk(decoder, buf, from)?;
+                let decoded = unchunk(decoder, buf, from, &mut self.trailers)?;
                 if decoded.done {
                     self.left = Left::Nothing;
                 }
@@ -96,14 +103,60 @@ impl Codec for Http1 {
     fn ends_with_connection(&self) -> bool {
         matches!(self.left, Left::Close)
     }
+
+    fn take_trailers(&mut self) -> Vec<Field> {
+        let text = Bytes::from(std::mem::take(&mut self.trailers));
+        let mut fields = Vec::new();
+        let mut at = 0;
+        while let Some(len) = memchr::memchr(b'\r', &text[at..]) {
+            // The decoder let only well-formed lines through.
+            let line = text.slice(at..at + len);
+            at = (at + len + 2).min(text.len());
+            let Some(colon) = memchr::memchr(b':', &line) else { break };
+            let name = line.slice(..colon);
+            if !matters_before_the_body(&name) {
+                let value = line.slice_ref(line[colon + 1..].trim_ascii());
+                fields.push(Field { name, value });
+            }
+        }
+        fields
+    }
+}
+
+/// RFC 9110 §6.5.1: what decides about the message has no place behind it.
+fn matters_before_the_body(name: &[u8]) -> bool {
+    matches!(
+        ResponseFieldId::of(name),
+        ResponseFieldId::ContentLength
+            | ResponseFieldId::TransferEncoding
+            | ResponseFieldId::ContentEncoding
+            | ResponseFieldId::ContentType
+            | ResponseFieldId::ContentRange
+            | ResponseFieldId::Connection
+            | ResponseFieldId::KeepAlive
+            | ResponseFieldId::ProxyConnection
+            | ResponseFieldId::Trailer
+            | ResponseFieldId::TE
+            | ResponseFieldId::Upgrade
+            | ResponseFieldId::SetCookie
+            | ResponseFieldId::Location
+    )
 }
 
 /// Moves the data of chunks together.
-fn unchunk(decoder: &mut Decoder, buf: &mut [u8], from: usize) -> Result<Decoded, BadResponse> {
+fn unchunk(
+    decoder: &mut Decoder,
+    buf: &mut [u8],
+    from: usize,
+    trailers: &mut Vec<u8>,
+) -> Result<Decoded, BadResponse> {
     let (mut at, mut end) = (from, from);
     loop {
         let step = decoder.decode(&buf[at..]).map_err(|_| BadResponse::InvalidChunked)?;
         let (start, len) = (at + step.data.start, step.data.len());
+        if !step.trailers.is_empty() {
+            trailers.extend_from_slice(&buf[at + step.trailers.start..at + step.trailers.end]);
+        }
         buf.copy_within(start..start + len, end);
         end += len;
         at += step.consumed;
@@ -140,6 +193,19 @@ mod tests {
             }
         }
         Ok((body, None))
+    }
+
+    #[test]
+    fn trailers_are_kept_but_for_those_that_decide_about_the_message() {
+        let mut codec = codec("Transfer-Encoding: chunked");
+        let text = b"1\r\nx\r\n0\r\nX-Sum: 5 \r\nContent-Length: 7\r\nEmpty:\r\n\r\n";
+        let mut buf = text.to_vec();
+        assert!(codec.decode(&mut buf, 0).unwrap().done);
+        let found: Vec<_> =
+            codec.take_trailers().into_iter().map(|field| (field.name, field.value)).collect();
+        let pair =
+            |name: &'static str, value: &'static str| (Bytes::from(name), Bytes::from(value));
+        assert_eq!(found, vec![pair("X-Sum", "5"), pair("Empty", "")]);
     }
 
     #[test]
