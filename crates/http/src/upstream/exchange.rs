@@ -524,9 +524,7 @@ impl<P: Protocol> Exchange<'_, P> {
         };
         // A closed connection that was kept is not the server's fault, nor was the request seen.
         let stale = reused && unanswered;
-        if !stale {
-            self.sent_any |= *was_sent;
-        }
+        self.sent_any |= *was_sent;
         let failure = match came {
             Came::Head { framing, body_at } => {
                 return Ok(Arrived {
@@ -710,7 +708,9 @@ impl<P: Protocol> Exchange<'_, P> {
         trailers: Vec<crate::response::Field>,
         left_over: bool,
     ) -> Flow<'f> {
-        let length = data.len() as u64;
+        // What nobody is shown was not read, as nginx sees it.
+        let shown = matches!(verdict, Verdict::Respond { .. });
+        let length = if shown { data.len() as u64 } else { 0 };
         r.upstream.with(|attempt| {
             attempt.response_ms = Some(attempt.elapsed_ms());
             attempt.response_length = length;
