@@ -21,6 +21,8 @@ use crate::{
     response::{Field, Reason},
 };
 
+const DOING: &str = "reading response header from upstream";
+
 /// Which fields of responses are not passed on.
 #[derive(Clone, Debug, Default)]
 pub struct Hidden {
@@ -198,7 +200,7 @@ fn redirect<P: Protocol>(
             Some(&id) => Instead::Named(id),
             None => {
                 let name = Lossy(target);
-                let text = format_args!("could not find named location \"{name}\"");
+                let text = format_args!("could not find named location \"{name}\" while {DOING}");
                 r.log_error(Severity::Error, text);
                 Instead::Deny(500)
             }
@@ -207,7 +209,7 @@ fn redirect<P: Protocol>(
     let mut path = Vec::new();
     let Some(args) = uri::parse_unsafe(target, &mut path) else {
         let shown = Lossy(target);
-        let text = format_args!("unsafe URI \"{shown}\" was detected");
+        let text = format_args!("unsafe URI \"{shown}\" was detected while {DOING}");
         r.log_error(Severity::Error, text);
         return Instead::Deny(404);
     };
