@@ -143,6 +143,8 @@ impl Response {
             header_only,
             body,
             ahead,
+            late_trailers,
+            tunnel,
         } = self;
         // One by one: moving a whole response costs more than most of its fields do.
         (*status, *content_length, *last_modified) = (0, None, None);
@@ -164,6 +166,8 @@ impl Response {
         trailers.clear();
         *body = Body::Empty;
         *ahead = Ahead::default();
+        *late_trailers = LateTrailers::default();
+        *tunnel = None;
     }
 
     /// Forgets what belongs to a body that will not be sent; the list of fields stays, as in nginx.
