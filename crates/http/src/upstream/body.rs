@@ -87,7 +87,8 @@ pub trait ReadAhead {
 
 /// A piece that waits for the client.
 enum Piece {
-    Memory(Bytes),
+    /// Bytes, and what they count for in the room.
+    Memory(Bytes, usize),
     File(FileSlice),
 }
 
@@ -261,8 +262,8 @@ impl<C: Codec> Inflow<C> {
                 return Poll::Pending;
             }
             match self.queue.pop_front() {
-                Some(Piece::Memory(bytes)) => {
-                    self.queued -= bytes.len();
+                Some(Piece::Memory(bytes, held)) => {
+                    self.queued -= held;
                     self.flush = self.unbuffered;
                     return Poll::Ready(Some(Ok(Chunk::Bytes(bytes))));
                 }
@@ -379,9 +380,7 @@ impl<C: Codec> Inflow<C> {
         } else if to_file {
             self.write(buf);
         } else {
-            let bytes = buffers::freeze_in(&self.room, buf);
-            // A large buffer may have been left behind, and with it what stood before the data.
-            self.hold(bytes.slice(from..));
+            self.hold(buf, from);
         }
         if decoded.done {
             if decoded.left_over > 0 {
@@ -391,9 +390,13 @@ impl<C: Codec> Inflow<C> {
         }
     }
 
-    fn hold(&mut self, bytes: Bytes) {
-        self.queued += bytes.len();
-        self.queue.push_back(Piece::Memory(bytes));
+    /// Keeps what stands in a buffer from `from` on, in memory.
+    fn hold(&mut self, buf: Vec<u8>, from: usize) {
+        let before = self.room.held();
+        let bytes = buffers::freeze_in(&self.room, buf);
+        let held = self.room.held() - before;
+        self.queued += held;
+        self.queue.push_back(Piece::Memory(bytes.slice(from..), held));
     }
 
     /// Writes a piece to the temporary file.
@@ -415,8 +418,7 @@ impl<C: Codec> Inflow<C> {
                 // What was read is kept in memory; no more is.
                 spill.failed = true;
                 self.state.complain(Severity::Crit, text);
-                let bytes = buffers::freeze_in(&self.room, buf);
-                self.hold(bytes);
+                self.hold(buf, 0);
             }
         }
     }
