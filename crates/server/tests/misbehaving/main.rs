@@ -7,6 +7,7 @@ mod downloads;
 mod names;
 mod requests;
 mod responses;
+mod tunnels;
 
 use std::net::SocketAddr;
 use std::time::Duration;
