@@ -44,10 +44,10 @@ pub fn configuration(has: impl Fn(&str) -> bool) -> String {
     }
     // The engine reads files in threads, and expressions of its own need no PCRE.
     text.push_str(" --with-threads --with-file-aio");
-    for name in OPTIONAL.iter().filter(|name| has(&module(name))) {
+    for name in OPTIONAL.iter().filter(|name| is_built_in(name, &has)) {
         let _ = write!(text, " --with-{name}");
     }
-    for name in DEFAULT.iter().filter(|name| !has(&module(name))) {
+    for name in DEFAULT.iter().filter(|name| !is_built_in(name, &has)) {
         let _ = write!(text, " --without-{name}");
     }
     text.push('\n');
@@ -96,10 +96,13 @@ pub fn help() -> String {
     )
 }
 
-/// nginx's name of the module that a `configure` option switches: `ngx_http_ssl_module` for
-/// `http_ssl_module`.
-fn module(option: &str) -> String {
-    format!("ngx_{option}")
+/// Whether the module that a `configure` option switches is there: `ngx_http_ssl_module` for
+/// `http_ssl_module`. Some filters have it in their names, and balancing is one module here.
+fn is_built_in(option: &str, has: &impl Fn(&str) -> bool) -> bool {
+    let name = option.trim_end_matches("_module");
+    has(&format!("ngx_{option}"))
+        || has(&format!("ngx_{name}_filter_module"))
+        || (name.starts_with("http_upstream_") && has("ngx_http_upstream_module"))
 }
 
 /// Modules that nginx's `configure` builds when asked by `--with-`.
@@ -175,6 +178,8 @@ mod tests {
         assert!(none.contains(" --without-http_gzip_module ") && !none.contains("--with-http_"));
         let gzip = configuration(|name| name == "ngx_http_gzip_module");
         assert!(!gzip.contains("http_gzip_module"), "a default module needs no option");
+        let balancing = configuration(|name| name == "ngx_http_upstream_module");
+        assert!(!balancing.contains("http_upstream_"), "{balancing}");
         assert!(gzip.starts_with("built with rustc "));
         let arguments = gzip.lines().nth(1).unwrap();
         assert!(arguments.starts_with(

@@ -60,6 +60,8 @@ fn version_and_help_have_nginx_s_form() {
     let mut lines = configure.lines();
     assert_eq!(lines.next(), line.lines().next());
     assert!(lines.next().unwrap().starts_with("built with rustc "));
+    assert!(lines.next().unwrap().starts_with("built with "));
+    assert_eq!(lines.next(), Some("TLS SNI support enabled"));
     assert!(lines.next().unwrap().starts_with("configure arguments: --prefix="));
     let Some(nginx) = binary(Kind::Nginx) else {
         eprintln!("skipped: no nginx here");

@@ -263,7 +263,7 @@ mod tests {
     fn values_out_of_bounds_are_errors() {
         for (line, error) in [
             ("http2_chunk_size 0;", "the http2 chunk size cannot be zero"),
-            ("http2_body_preread_size 3g;", "the maximum body preread size is 2147483647"),
+            ("http2_body_preread_size 3000m;", "the maximum body preread size is 2147483647"),
             ("http2_max_concurrent_streams 0;", "value must be equal to or greater than 1"),
             ("http2 yes;", "invalid value \"yes\""),
         ] {
