@@ -1,10 +1,10 @@
 //! Active health checks: servers are asked at intervals, and those that do not answer rightly get no
 //! requests. In NGINX Plus's form (`health_check`, `match`) and in Tengine's (`check …`).
 //!
-//! One thread of the process asks; what it learns is in each peer's [`Memory`], for all threads.
+//! One thread of the process asks; what it learns is in each peer's memory, for all threads.
 //!
 //! Invariant: a check never waits longer than its timeout, and never reads more than
-//! [`probe::MAX_RESPONSE`].
+//! `probe::MAX_RESPONSE`.
 
 pub mod directives;
 mod expect;
