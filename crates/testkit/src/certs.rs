@@ -16,7 +16,7 @@ use rcgen::{
     RevokedCertParams, RsaKeySize, SerialNumber, date_time_ymd,
 };
 
-/// The password of the encrypted keys of [`write`].
+/// The password of the encrypted keys of [`write()`].
 pub const PASSWORD: &str = "correct horse";
 
 /// What kind of key a certificate has.
