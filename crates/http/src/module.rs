@@ -79,6 +79,18 @@ pub const fn set<C>(
     Directive { spec, action: Action::Set(action) }
 }
 
+/// A table row: a directive that stands in an `upstream {}` block.
+pub const fn in_upstream<C>(
+    name: &'static str,
+    syntax: &'static [&'static str],
+    default: &'static str,
+    arity: Arity,
+    doc: &'static str,
+    action: Set<C>,
+) -> Directive<C> {
+    set(name, syntax, default, Contexts::UPSTREAM, arity, doc, action)
+}
+
 /// A table row: a directive that opens a level.
 pub const fn open<C>(
     name: &'static str,

@@ -19,7 +19,7 @@ use forebay_wire::{
 use crate::{
     client::Client,
     handler::{Flow, Handler},
-    module::{self, Builder, Cx, Directive, INNER, Module, Set, set},
+    module::{self, Builder, Cx, Directive, INNER, Module, in_upstream, set},
     request::Request,
     variables::argument,
 };
@@ -47,22 +47,11 @@ enum Format {
 const FORMATS: [(&str, Format); 3] =
     [("html", Format::Html), ("csv", Format::Csv), ("json", Format::Json)];
 
-const fn inside(
-    name: &'static str,
-    syntax: &'static [&'static str],
-    default: &'static str,
-    arity: Arity,
-    doc: &'static str,
-    action: Set<Conf>,
-) -> Directive<Conf> {
-    set(name, syntax, default, Contexts::UPSTREAM, arity, doc, action)
-}
-
 impl Module for Check {
     type Conf = Conf;
     const NAME: &'static str = "ngx_http_upstream_check_module";
     const DIRECTIVES: &'static [Directive<Conf>] = &[
-        inside(
+        in_upstream(
             "check",
             &["interval=milliseconds [fall=count] [rise=count] [timeout=milliseconds] \
                [default_down=true|false] [type=tcp|http|ssl_hello|mysql|ajp] [port=number]"],
@@ -71,7 +60,7 @@ impl Module for Check {
             "Checks on the servers of the group, as Tengine does.",
             |_, n, cx| draft(cx, |s| directives::check(s, n)),
         ),
-        inside(
+        in_upstream(
             "check_http_send",
             &["request"],
             "\"GET / HTTP/1.0\\r\\n\\r\\n\"",
@@ -79,7 +68,7 @@ impl Module for Check {
             "What a check of type http sends.",
             |_, n, cx| draft(cx, |s| directives::check_http_send(s, n)),
         ),
-        inside(
+        in_upstream(
             "check_http_expect_alive",
             &["http_1xx | http_2xx | http_3xx | http_4xx | http_5xx ..."],
             "http_2xx http_3xx",
@@ -87,7 +76,7 @@ impl Module for Check {
             "Which statuses pass a check of type http.",
             |_, n, cx| draft(cx, |s| directives::check_http_expect_alive(s, n)),
         ),
-        inside(
+        in_upstream(
             "check_keepalive_requests",
             &["number"],
             "1",

@@ -13,7 +13,7 @@ use forebay_session::upstream::{self, Settings, directives, keepalive};
 
 use super::resolver;
 use crate::{
-    module::{self, Builder, Cx, Directive, Module, Set, open, set},
+    module::{self, Builder, Cx, Directive, Module, in_upstream, open},
     plan::LocId,
 };
 
@@ -43,17 +43,6 @@ impl Conf {
     }
 }
 
-const fn inside(
-    name: &'static str,
-    syntax: &'static [&'static str],
-    default: &'static str,
-    arity: Arity,
-    doc: &'static str,
-    action: Set<Conf>,
-) -> Directive<Conf> {
-    set(name, syntax, default, Contexts::UPSTREAM, arity, doc, action)
-}
-
 impl Module for Upstream {
     type Conf = Conf;
     const NAME: &'static str = "ngx_http_upstream_module";
@@ -67,7 +56,7 @@ impl Module for Upstream {
             "A group of servers.",
             block,
         ),
-        inside(
+        in_upstream(
             "server",
             &["address [parameters]"],
             "",
@@ -76,7 +65,7 @@ impl Module for Upstream {
              resolve, service=, route=, slow_start=, drain.",
             |c, n, cx| c.draft(|s| directives::server(s, n, cx.loader)),
         ),
-        inside(
+        in_upstream(
             "state",
             &["file"],
             "",
@@ -84,7 +73,7 @@ impl Module for Upstream {
             "A file with the group's servers.",
             |c, n, cx| c.draft(|s| directives::state(s, n, cx.loader)),
         ),
-        inside(
+        in_upstream(
             "zone",
             &["name [size]"],
             "",
@@ -92,7 +81,7 @@ impl Module for Upstream {
             "A name for what the group shares, which all threads share anyway.",
             |_, n, cx| directives::zone(n, &mut cx.zones),
         ),
-        inside(
+        in_upstream(
             "hash",
             &["key [consistent]"],
             "",
@@ -100,7 +89,7 @@ impl Module for Upstream {
             "The server by a text; consistent: on a ring of points (ketama).",
             |c, n, cx| c.draft(|s| directives::hash(s, n, cx.loader, &mut cx.registry)),
         ),
-        inside(
+        in_upstream(
             "ip_hash",
             &["[full]"],
             "",
@@ -108,7 +97,7 @@ impl Module for Upstream {
             "The server by the client's address; full: by all four octets of an IPv4 address.",
             |c, n, cx| c.draft(|s| directives::ip_hash(s, n, cx.loader)),
         ),
-        inside(
+        in_upstream(
             "least_conn",
             &[""],
             "",
@@ -116,7 +105,7 @@ impl Module for Upstream {
             "The server with the least number of connections for its weight.",
             |c, n, cx| c.draft(|s| directives::least_conn(s, n, cx.loader)),
         ),
-        inside(
+        in_upstream(
             "least_time",
             &["header | last_byte [inflight]"],
             "",
@@ -124,7 +113,7 @@ impl Module for Upstream {
             "The server with the least average time and number of connections for its weight.",
             |c, n, cx| c.draft(|s| directives::least_time(s, n, cx.loader)),
         ),
-        inside(
+        in_upstream(
             "random",
             &["[two [method]]"],
             "",
@@ -132,7 +121,7 @@ impl Module for Upstream {
             "A server by chance; two: the better of two, by least_conn or least_time=header|last_byte.",
             |c, n, cx| c.draft(|s| directives::random(s, n, cx.loader)),
         ),
-        inside(
+        in_upstream(
             "sticky",
             &[
                 "cookie name [expires=time] [domain=domain] [httponly] \
@@ -145,7 +134,7 @@ impl Module for Upstream {
             "Binds requests to servers.",
             |c, n, cx| c.draft(|s| directives::sticky(s, n, &mut cx.registry, &mut cx.zones)),
         ),
-        inside(
+        in_upstream(
             "queue",
             &["number [timeout=time]"],
             "",
@@ -153,7 +142,7 @@ impl Module for Upstream {
             "How many requests may wait for a server, and how long (60s).",
             |c, n, _| c.draft(|s| directives::queue(s, n)),
         ),
-        inside(
+        in_upstream(
             "keepalive",
             &["connections [local]"],
             "32 local",
@@ -164,7 +153,7 @@ impl Module for Upstream {
                 c.draft(|s| directives::keepalive(s, n))
             },
         ),
-        inside(
+        in_upstream(
             "keepalive_requests",
             &["number"],
             "1000",
@@ -176,7 +165,7 @@ impl Module for Upstream {
                 Ok(())
             },
         ),
-        inside(
+        in_upstream(
             "keepalive_time",
             &["time"],
             "1h",
@@ -188,7 +177,7 @@ impl Module for Upstream {
                 Ok(())
             },
         ),
-        inside(
+        in_upstream(
             "keepalive_timeout",
             &["timeout"],
             "60s",
