@@ -184,7 +184,9 @@ fn compile(
     let mut listens = Vec::new();
     for (index, &level) in core_of(levels, LocId(0)).own.servers.iter().enumerate() {
         let conf = core_of(levels, level);
-        servers.push(server(levels, level, &locations, cx));
+        let mut server = server(levels, level, &locations, cx);
+        server.upgrades = upgrades(level, parents, &locations);
+        servers.push(server);
         let id = ServerId(index as u32);
         if conf.own.listens.is_empty() {
             listens.push((id, Listen::default_for(Default::default(), privileged), conf));
@@ -256,7 +258,19 @@ fn server(levels: &[Confs], level: LocId, locations: &[Location], cx: &mut Cx<'_
     }
     let settings = ServerSettings::new(&locations[level.index()].core);
     let tls = locations[level.index()].tls.clone();
-    Server { location: level, name: own.name.clone(), settings, tls, named }
+    Server { location: level, name: own.name.clone(), settings, tls, named, upgrades: false }
+}
+
+/// Whether a level, or one within it, may grant a request for another protocol.
+fn upgrades(level: LocId, parents: &[LocId], locations: &[Location]) -> bool {
+    let is_within = |mut id: LocId| {
+        // Parents have smaller numbers.
+        while id.index() > level.index() {
+            id = parents[id.index()];
+        }
+        id == level
+    };
+    locations.iter().any(|location| location.upgrades && is_within(location.id))
 }
 
 /// One listener for each address; where a port is listened on at all addresses, the sockets of its
@@ -446,6 +460,7 @@ impl Location {
             error_log: conf.own.error_log.clone().unwrap_or_else(|| default_error_log.clone()),
             warn_uninitialized: true,
             auto_redirect: false,
+            upgrades: false,
             tree: Tree::default(),
             limit_except: conf.own.limit_except.clone(),
             post_read: Vec::new(),

@@ -142,6 +142,8 @@ pub struct Server {
     pub tls: Option<Arc<ssl::Server>>,
     /// `location @name`.
     pub named: HashMap<Box<[u8]>, LocId>,
+    /// Whether one of its locations has [`Location::upgrades`].
+    pub upgrades: bool,
 }
 
 /// A level's settings, compiled. Handlers stand in the order in which they run.
@@ -165,6 +167,8 @@ pub struct Location {
     /// Whether a path that lacks the name's last slash is redirected to the one that has it (nginx's
     /// `auto_redirect`).
     pub auto_redirect: bool,
+    /// Whether a request for another protocol (`Upgrade`) may be granted here.
+    pub upgrades: bool,
     /// Nested locations.
     pub tree: Tree,
     /// `limit_except`: the level that holds for all methods but these.

@@ -442,9 +442,9 @@ async fn respond<T: Transport>(
     }
     if let Some(tunnel) = r.response.tunnel.take() {
         let ahead = mem::take(&mut body.ahead);
-        let (sent, read) = tunnel.run(io, timer, ahead).await;
-        r.bytes_sent += sent;
-        r.bytes_read += read;
+        let moved = tunnel.run(io, timer, ahead).await;
+        r.bytes_sent += moved.sent;
+        r.bytes_read += moved.read;
         return Next::Close;
     }
     if framing.keep_alive {

@@ -5,6 +5,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    io, mem,
     rc::Rc,
     task::{Context, Poll, Waker, ready},
 };
@@ -12,7 +13,11 @@ use std::{
 use bytes::Bytes;
 use forebay_rt::timer::Timer;
 
-use crate::client::{BodyError, Client};
+use super::tunnel::Outbox;
+use crate::{
+    client::{BodyError, Client},
+    response::Field,
+};
 
 /// How much of the request body is still to come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +43,8 @@ pub struct Inbox {
     taken: Cell<usize>,
     /// Whether `100 Continue` is due.
     wants_continue: Cell<bool>,
+    /// Interim responses that are due: status and fields.
+    hints: RefCell<Vec<(u16, Vec<Field>)>>,
     /// Whether somebody reads the body: then more may come at once.
     reading: Cell<bool>,
     waker: Cell<Option<Waker>>,
@@ -83,18 +90,53 @@ impl Inbox {
         self.wants_continue.take()
     }
 
+    /// Interim responses that are due; they are once.
+    pub fn take_hints(&self) -> Vec<(u16, Vec<Field>)> {
+        self.hints.take()
+    }
+
+    /// Whether the client is gone, or makes no sense any more.
+    pub fn is_gone(&self) -> bool {
+        matches!(self.coming.get(), Coming::Gone | Coming::Malformed)
+    }
+
+    /// Moves what lies here into the room of `buf`; 0: the client has said all.
+    pub fn poll_read(&self, buf: &mut Vec<u8>, cx: &Context<'_>) -> Poll<io::Result<usize>> {
+        self.reading.set(true);
+        let mut data = self.data.borrow_mut();
+        if self.is_gone() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        if data.is_empty() {
+            if self.coming.get() == Coming::Nothing {
+                return Poll::Ready(Ok(0));
+            }
+            self.register(cx);
+            return Poll::Pending;
+        }
+        let len = data.len().min(buf.capacity() - buf.len());
+        buf.extend(data.drain(..len));
+        if data.is_empty() {
+            *data = Vec::new();
+        }
+        self.taken.set(self.taken.get() + len);
+        Poll::Ready(Ok(len))
+    }
+
     /// Whether somebody reads the body.
     pub fn is_read(&self) -> bool {
         self.reading.get()
     }
 
-    fn wake(&self) {
+    /// Wakes whoever works for the stream.
+    pub fn wake(&self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }
     }
 
-    fn register(&self, cx: &Context<'_>) {
+    /// Keeps who is to be woken.
+    pub fn register(&self, cx: &Context<'_>) {
         let kept = self.waker.take().filter(|waker| waker.will_wake(cx.waker()));
         self.waker.set(Some(kept.unwrap_or_else(|| cx.waker().clone())));
     }
@@ -108,12 +150,32 @@ pub struct StreamClient {
     timer: Option<Timer>,
     failed: Option<BodyError>,
     expects_continue: bool,
+    outbox: Option<Rc<Outbox>>,
 }
 
 impl StreamClient {
     /// Of that stream.
     pub fn new(inbox: Rc<Inbox>, expects_continue: bool) -> StreamClient {
-        StreamClient { inbox, handed_out: 0, timer: None, failed: None, expects_continue }
+        StreamClient {
+            inbox,
+            handed_out: 0,
+            timer: None,
+            failed: None,
+            expects_continue,
+            outbox: None,
+        }
+    }
+
+    /// Of a stream that has become a tunnel.
+    pub fn of_tunnel(inbox: Rc<Inbox>, outbox: Rc<Outbox>) -> StreamClient {
+        let mut client = StreamClient::new(inbox, false);
+        client.outbox = Some(outbox);
+        client
+    }
+
+    /// Both sides of a tunnel, if the stream is one.
+    pub fn tunnel(&self) -> Option<(Rc<Inbox>, Rc<Outbox>)> {
+        Some((self.inbox.clone(), self.outbox.clone()?))
     }
 
     fn fail(&mut self, error: BodyError) -> Poll<Result<Option<Bytes>, BodyError>> {
@@ -135,7 +197,7 @@ impl Client for StreamClient {
         }
         let inbox = self.inbox.clone();
         inbox.reading.set(true);
-        if std::mem::take(&mut self.expects_continue) && inbox.coming.get() == Coming::More {
+        if mem::take(&mut self.expects_continue) && inbox.coming.get() == Coming::More {
             inbox.wants_continue.set(true);
         }
         let data = inbox.data.take();
@@ -175,6 +237,11 @@ impl Client for StreamClient {
         }
         self.inbox.register(cx);
         Poll::Pending
+    }
+
+    // The connection writes it as soon as the handler waits or answers: before the answer.
+    fn hint(&mut self, status: u16, fields: &[Field]) {
+        self.inbox.hints.borrow_mut().push((status, fields.to_vec()));
     }
 }
 

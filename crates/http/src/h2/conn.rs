@@ -118,6 +118,8 @@ pub struct Conn<F> {
     pub(super) connection: Rc<Connection>,
     pub(super) listening: Rc<Listening>,
     pub(super) settings: Settings,
+    /// Whether the client may ask for other protocols on its streams (RFC 8441).
+    pub(super) upgrades: bool,
     pub(super) phase: Phase,
     pub(super) closing: Closing,
     /// What was read and not looked at.
@@ -164,11 +166,17 @@ impl<F: Future<Output = Request>> Conn<F> {
         let listener = &plan.listeners[index];
         let server = plan.server(listener.names.default);
         let settings = super::settings(plan.location(server.location));
+        let named = match connection.tls.get() {
+            None => listener.names.default,
+            Some(tls) => tls.default_server(plan.listeners[index].names_of(&connection)),
+        };
+        let upgrades = plan.server(named).upgrades;
         let mut conn = Conn {
             start,
             connection,
             listening,
             settings,
+            upgrades,
             phase: Phase::Preface,
             closing: Closing::No,
             input: first.map(Vec::from).unwrap_or_default(),
@@ -205,8 +213,10 @@ impl<F: Future<Output = Request>> Conn<F> {
             (id::MAX_CONCURRENT_STREAMS, self.settings.max_concurrent_streams),
             (id::INITIAL_WINDOW_SIZE, self.settings.body_preread_size),
             (id::NO_RFC7540_PRIORITIES, 1),
+            (id::ENABLE_CONNECT_PROTOCOL, 1),
         ];
-        frame::write_settings(out, &settings);
+        let len = settings.len() - usize::from(!self.upgrades);
+        frame::write_settings(out, &settings[..len]);
         frame::write_window_update(out, 0, CONNECTION_WINDOW - DEFAULT_WINDOW);
     }
 

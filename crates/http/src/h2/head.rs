@@ -11,7 +11,7 @@ use forebay_wire::{
     h1::encode::write_decimal,
     h2::{
         Head,
-        frame::{HEAD_BYTES, flag, kind},
+        frame::{HEAD_BYTES, MAX_PAYLOAD, flag, kind},
         hpack::{Encoder, Indexing},
     },
 };
@@ -37,11 +37,20 @@ pub fn write(
     })
 }
 
-/// Appends an interim response without fields (`100 Continue`); returns the bytes of its frame.
-pub fn write_interim(status: u16, stream: u32, encoder: &mut Encoder, out: &mut Vec<u8>) -> usize {
-    framed(stream, false, usize::MAX, out, |out| {
+/// Appends an interim response (`100 Continue`, `103 Early Hints`); returns the bytes of its frames.
+pub fn write_interim(
+    status: u16,
+    fields: &[Field],
+    stream: u32,
+    encoder: &mut Encoder,
+    out: &mut Vec<u8>,
+) -> usize {
+    framed(stream, false, MAX_PAYLOAD, out, |out| {
         encoder.begin(out);
         encoder.status(status, out);
+        SCRATCH.with_borrow_mut(|scratch| {
+            fields.iter().for_each(|field| list_field(field, encoder, scratch, out));
+        });
     })
 }
 

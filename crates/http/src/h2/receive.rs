@@ -26,6 +26,7 @@ use super::{
     conn::{ANNOUNCING_PING, CONNECTION_WINDOW, Closing, Conn, Phase, Section},
     head,
     stream::{NEVER, Stream, Task, Work},
+    tunnel,
 };
 use crate::{
     error_log::Lossy,
@@ -314,8 +315,17 @@ impl<F: Future<Output = Request>> Conn<F> {
     /// After a handler had its turn and waits: what it has taken may come again, and more if it reads.
     pub(super) fn after_waiting(&mut self, at: usize) {
         let stream = &mut self.streams[at];
-        if stream.inbox.take_continue() && !stream.reset {
-            head::write_interim(100, stream.id, &mut self.encoder, self.out.buf());
+        if !stream.reset {
+            if stream.inbox.take_continue() {
+                let out = self.out.buf();
+                let len = head::write_interim(100, &[], stream.id, &mut self.encoder, out);
+                stream.sent_bytes += len as u64;
+            }
+            for (status, fields) in stream.inbox.take_hints() {
+                let out = self.out.buf();
+                let len = head::write_interim(status, &fields, stream.id, &mut self.encoder, out);
+                stream.sent_bytes += len as u64;
+            }
         }
         let taken = stream.inbox.take_taken();
         if !stream.client_done {
@@ -464,6 +474,10 @@ impl<F: Future<Output = Request>> Conn<F> {
         self.decoder.decode(block, |_| {}).map_err(broken_block)
     }
 
+    /// Fields behind a request body.
+    ///
+    /// DIFFERS(h2-request-trailers): nginx takes them for a HEADERS frame of a wrong stream; here they are
+    /// checked and dropped, as RFC 9110 §6.5.1 allows.
     fn trailers(&mut self, id: u32, block: &[u8], end_stream: bool) -> Result<(), Violation> {
         let mut good = true;
         self.decoder.decode(block, |field| good &= is_trailer(field)).map_err(broken_block)?;
@@ -511,7 +525,8 @@ impl<F: Future<Output = Request>> Conn<F> {
         let (mut parts, buf) = PARTS.with_borrow_mut(Vec::pop).unwrap_or_default();
         let input = parts.input();
         input.begin(buf, false);
-        let mut builder = RequestBuilder::new(&mut input.buf, &mut input.head, &options);
+        let mut builder = RequestBuilder::new(&mut input.buf, &mut input.head, &options)
+            .connect_protocol(self.upgrades);
         let decoded = self.decoder.decode(block, |field| builder.field(field));
         let framing = builder.finish(end_stream);
         decoded.map_err(broken_block)?;
@@ -521,7 +536,11 @@ impl<F: Future<Output = Request>> Conn<F> {
         let mut r = Request::new(plan.clone(), connection.clone(), default, parts);
         r.bytes_read = len as u64;
         let framing = framing.and_then(|framing| {
-            r.input_mut().framing = framing;
+            let input = r.input_mut();
+            input.framing = framing;
+            if framing.upgrade {
+                tunnel::offer(input);
+            }
             target::resolve(&mut r, &plan, names)?;
             Ok(framing)
         });
@@ -582,6 +601,9 @@ impl<F: Future<Output = Request>> Conn<F> {
             recv_window: window.into(),
             announced,
             read_bytes: 0,
+            sent_bytes: 0,
+            outbox: None,
+            end_sent: false,
             priority,
             turn: 0,
             stalled_until_ms: NEVER,

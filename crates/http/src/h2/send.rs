@@ -9,11 +9,12 @@
 use std::{
     future::Future,
     mem,
+    rc::Rc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use forebay_rt::clock;
+use forebay_rt::{clock, pool::Pooled};
 use forebay_session::log::Severity;
 use forebay_wire::{
     h1::Method,
@@ -24,10 +25,11 @@ use forebay_wire::{
 };
 
 use super::{
-    client::Coming,
+    client::{Coming, StreamClient},
     conn::Conn,
     head, receive,
     stream::{NEVER, Next, Sending, Stream, Task, Work},
+    tunnel::{self, Outbox},
     wake::StreamWaker,
 };
 use crate::{
@@ -46,6 +48,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         self.after_waiting(at);
         let stream = &mut self.streams[at];
         r.bytes_read += mem::take(&mut stream.read_bytes);
+        r.bytes_sent += mem::take(&mut stream.sent_bytes);
         if stream.is_after {
             self.streams.swap_remove(at);
             self.logged(r);
@@ -53,6 +56,9 @@ impl<F: Future<Output = Request>> Conn<F> {
         }
         if stream.reset {
             return self.drop_stream(at, r);
+        }
+        if stream.outbox.is_some() {
+            return self.tunnel_over(at, r);
         }
         // 444: not a word; 408 and 499: nobody waits for one.
         if matches!(r.response.status, 0 | 408 | 444 | 499) {
@@ -73,6 +79,9 @@ impl<F: Future<Output = Request>> Conn<F> {
 
     /// Writes the head, and the body if that is small and at hand.
     fn respond(&mut self, at: usize, mut r: Request, cx: &mut Context<'_>) {
+        if r.response.tunnel.is_some() {
+            return self.begin_tunnel(at, r, cx);
+        }
         let is_bodiless = settle_head(&mut r);
         let max_payload = self.max_payload(&r);
         let stream = &mut self.streams[at];
@@ -114,6 +123,73 @@ impl<F: Future<Output = Request>> Conn<F> {
         }
     }
 
+    /// The server behind us grants what the client has asked for: the stream is a tunnel from now on.
+    fn begin_tunnel(&mut self, at: usize, mut r: Request, cx: &mut Context<'_>) {
+        if !tunnel::is_accepted(&r) {
+            let text = "upstream sent invalid \"Sec-WebSocket-Accept\" while reading response header \
+                        from upstream";
+            r.log_error(Severity::Error, format_args!("{text}"));
+            r.response.clear();
+            r.response.status = 502;
+            return self.respond(at, r, cx);
+        }
+        tunnel::grant(&mut r);
+        let max_head = self.peer.max_frame_size as usize;
+        let stream = &mut self.streams[at];
+        let out = self.out.buf();
+        let written = head::write(&r, stream.id, false, max_head, &mut self.encoder, out) as u64;
+        r.head_sent = written;
+        r.bytes_sent += written;
+        let outbox = Rc::new(Outbox::default());
+        stream.outbox = Some(outbox.clone());
+        let client = StreamClient::of_tunnel(stream.inbox.clone(), outbox);
+        stream.work = Work::Running(Pooled::new((self.start)(r, client, Task::Tunnel)));
+        // It is polled for the first time in the next round.
+        stream.waker.get_or_insert_with(|| StreamWaker::new(cx.waker())).waker().wake_by_ref();
+    }
+
+    /// Whether a tunnel has something for the client that it may get now.
+    fn has_tunnelled(&self, stream: &Stream<F>) -> bool {
+        let Some(outbox) = stream.outbox.as_ref().filter(|_| !stream.reset) else { return false };
+        match outbox.len() {
+            0 => outbox.is_ended() && !stream.end_sent,
+            _ => stream.send_window > 0 && self.send_window > 0,
+        }
+    }
+
+    /// One frame of a tunnel, or its end.
+    fn send_tunnelled(&mut self, at: usize) {
+        self.turn += 1;
+        let stream = &mut self.streams[at];
+        stream.turn = self.turn;
+        let Some(outbox) = stream.outbox.clone() else { return };
+        let window = stream.send_window.min(self.send_window).max(0) as usize;
+        let chunk = (self.settings.chunk_size).min(self.peer.max_frame_size).max(1) as usize;
+        let bytes = outbox.take(window.min(chunk));
+        let is_end = outbox.is_ended() && outbox.len() == 0;
+        stream.end_sent = is_end;
+        stream.inbox.wake();
+        let id = stream.id;
+        self.write_data(at, id, bytes, is_end);
+        self.streams[at].sent_bytes += mem::take(&mut self.data_sent);
+    }
+
+    /// Nothing more comes through a tunnel.
+    fn tunnel_over(&mut self, at: usize, mut r: Request) {
+        let stream = &mut self.streams[at];
+        let Some(outbox) = stream.outbox.take() else { return };
+        if stream.end_sent {
+            return self.ended(at, r);
+        }
+        if outbox.is_broken() {
+            // RFC 8441 §5.
+            self.streams[at].work = Work::Answered(Box::new(r));
+            return self.reset_stream(at, ErrorCode::Cancel, Coming::Gone);
+        }
+        r.response.body = Body::Bytes(outbox.take(usize::MAX));
+        self.streams[at].work = Work::Sending(Box::new(Sending::new(r)));
+    }
+
     /// How long DATA frames get: `http2_chunk_size`, and what the client takes.
     fn max_payload(&self, r: &Request) -> usize {
         let chunk = super::settings(r.location()).chunk_size as usize;
@@ -142,6 +218,10 @@ impl<F: Future<Output = Request>> Conn<F> {
         while !self.is_congested() {
             let Some(at) = self.next_stream() else { break };
             *moved = true;
+            if let Work::Running(_) = self.streams[at].work {
+                self.send_tunnelled(at);
+                continue;
+            }
             match mem::replace(&mut self.streams[at].work, Work::Moving) {
                 Work::Answered(r) => self.respond(at, *r, cx),
                 Work::Sending(sending) => self.send_some(at, sending, cx),
@@ -157,6 +237,7 @@ impl<F: Future<Output = Request>> Conn<F> {
             Work::Answered(_) => true,
             Work::Sending(sending) if sending.is_waiting => false,
             // Only with a window is a source asked for more; its end needs none.
+            Work::Running(_) => self.has_tunnelled(stream),
             Work::Sending(sending) => {
                 sending.may_be_over() || (stream.send_window > 0 && self.send_window > 0)
             }
@@ -195,10 +276,7 @@ impl<F: Future<Output = Request>> Conn<F> {
                 let Sending { r, .. } = *sending;
                 self.broken(at, r, fault);
             }
-            Poll::Ready(Next::End) => {
-                let Sending { r, .. } = *sending;
-                self.end(at, r);
-            }
+            Poll::Ready(Next::End) => self.end(at, sending.into_request()),
             Poll::Ready(Next::Some) => self.send_ready(at, sending, allowance),
         }
     }
@@ -307,7 +385,8 @@ impl<F: Future<Output = Request>> Conn<F> {
     }
 
     /// A request is over: its `post_action` runs, or it is logged.
-    pub(super) fn finish(&mut self, r: Request) {
+    pub(super) fn finish(&mut self, mut r: Request) {
+        r.end_upstream();
         if r.location().core.post_action.is_empty() {
             return self.logged(r);
         }

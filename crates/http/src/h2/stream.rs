@@ -11,6 +11,7 @@ use forebay_wire::h2::Priority;
 
 use super::{
     client::{Inbox, StreamClient},
+    tunnel::{self, Outbox},
     wake::StreamWaker,
 };
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     engine, files,
     pace::Pace,
     request::Request,
-    response::Ahead,
+    response::{Ahead, LateTrailers},
 };
 
 /// No deadline.
@@ -33,6 +34,8 @@ pub enum Task {
     Reject(u16),
     /// Run its `post_action`; it has been answered.
     PostAction,
+    /// Run its tunnel; it has been answered.
+    Tunnel,
 }
 
 /// Does that, and gives the request back.
@@ -41,6 +44,14 @@ pub async fn run(mut r: Request, mut client: StreamClient, task: Task) -> Reques
         Task::Answer => engine::answer(&mut r, &mut client).await,
         Task::Reject(status) => engine::reject(&mut r, &mut client, status).await,
         Task::PostAction => engine::post_action(&mut r).await,
+        Task::Tunnel => {
+            if let (Some(tunnel), Some((inbox, outbox))) =
+                (r.response.tunnel.take(), client.tunnel())
+            {
+                // Boxed: few streams are one, and all would be as large.
+                Box::pin(tunnel::run(&mut r, *tunnel, inbox, outbox)).await;
+            }
+        }
     }
     r
 }
@@ -88,6 +99,12 @@ pub struct Stream<F> {
     pub announced: Option<u64>,
     /// Bytes of the request body on the wire.
     pub read_bytes: u64,
+    /// Bytes of frames that are not counted to the request yet: interim responses, a tunnel's.
+    pub sent_bytes: u64,
+    /// What the client is to get, once the stream is a tunnel.
+    pub outbox: Option<Rc<Outbox>>,
+    /// Whether END_STREAM has been sent; the client may go on.
+    pub end_sent: bool,
     /// Its priority, where the client has told one.
     pub priority: Option<Priority>,
     /// When it last sent something, counted in frames of the connection.
@@ -124,6 +141,8 @@ pub struct Sending {
     pub pace: Option<Pace>,
     /// What to read while the client takes nothing.
     ahead: Ahead,
+    /// Trailers that come with the end of the body.
+    late: LateTrailers,
     /// Bytes of the body that have gone.
     pub sent: u64,
     read_bytes: usize,
@@ -148,6 +167,7 @@ impl Sending {
         Sending {
             pace: Pace::of(&r),
             ahead: std::mem::take(&mut r.response.ahead),
+            late: std::mem::take(&mut r.response.late_trailers),
             r,
             body: Some(body),
             file: None,
@@ -190,6 +210,15 @@ impl Sending {
         if let Some(ahead) = &self.ahead.0 {
             ahead.read_ahead(cx);
         }
+    }
+
+    /// The request, with all trailers that there are.
+    pub fn into_request(self) -> Request {
+        let Sending { mut r, late, .. } = self;
+        if let Some(state) = late.0 {
+            state.each_trailer(|field| r.response.trailers.push(field.clone()));
+        }
+        r
     }
 
     /// Whether its end may be due, which needs no window: all that was announced has gone, or nobody

@@ -742,7 +742,7 @@ fn wants_hints(r: &Request) -> bool {
         !value.is_empty() && value != b"0"
     };
     let core = &r.location().core;
-    !r.subrequest && r.version() == Version::Http11 && core.early_hints.iter().any(is_set)
+    !r.subrequest && r.version() >= Version::Http11 && core.early_hints.iter().any(is_set)
 }
 
 /// RFC 9110 §9.2.2, as nginx takes it.

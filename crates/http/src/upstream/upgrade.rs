@@ -36,6 +36,17 @@ impl std::fmt::Debug for Tunnel {
     }
 }
 
+/// What went through a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// To the client, bytes.
+    pub sent: u64,
+    /// From the client, bytes.
+    pub read: u64,
+    /// Whether both sides have ended it; else it timed out or broke.
+    pub whole: bool,
+}
+
 /// One direction.
 struct Pipe {
     buf: Vec<u8>,
@@ -102,9 +113,8 @@ impl Pipe {
 }
 
 impl Tunnel {
-    /// Runs the tunnel to its end; `ahead`: what the client sent behind its head. How many bytes the
-    /// client got and sent.
-    pub async fn run<T: Transport>(self, io: &mut T, timer: &Timer, ahead: Vec<u8>) -> (u64, u64) {
+    /// Runs the tunnel to its end; `ahead`: what the client sent behind its head.
+    pub async fn run<T: Transport>(self, io: &mut T, timer: &Timer, ahead: Vec<u8>) -> Moved {
         let Tunnel { origin, early, timeout_ms, state } = self;
         let Origin { mut link, lease, .. } = origin;
         let (mut up, mut down) = (Pipe::new(ahead), Pipe::new(early));
@@ -131,8 +141,9 @@ impl Tunnel {
             attempt.response_ms = Some(attempt.elapsed_ms());
         });
         drop(lease);
+        let whole = matches!(end, End::Over);
         end.tell(&state);
-        (down.moved, up.moved)
+        Moved { sent: down.moved, read: up.moved, whole }
     }
 }
 

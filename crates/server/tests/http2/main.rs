@@ -4,10 +4,16 @@
 
 mod client;
 mod floods;
+mod proxied;
 mod requests;
 mod spec;
 
+use std::time::Duration;
+
 use forebay_testkit::{Kind, Server, case::FileSpec};
+
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// A configuration with one server that speaks HTTP/2; `inside` are its directives.
 fn conf(inside: &str) -> String {

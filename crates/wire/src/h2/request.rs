@@ -8,6 +8,9 @@
 //! DIFFERS(h2-malformed-reset): all that RFC 9113 §8.1.1 calls malformed is refused; nginx checks names,
 //! values and pseudo-headers less closely.
 //!
+//! DIFFERS(h2-websocket): extended CONNECT (RFC 8441) becomes the GET with `Upgrade` that HTTP/1 would
+//! have had; nginx knows no `:protocol`.
+//!
 //! Hot path: no allocation once the buffer and the vector of fields have grown.
 //!
 //! *Invariant:* a request that is malformed in the RFC's sense never leaves this file as a good one, and
@@ -44,6 +47,8 @@ struct Pseudo {
     path: Option<Span>,
     scheme: Option<Span>,
     authority: Option<Span>,
+    /// RFC 8441: what the stream is to speak.
+    protocol: Option<Span>,
 }
 
 /// Takes fields as they are decompressed.
@@ -57,6 +62,8 @@ pub struct RequestBuilder<'a> {
     size: usize,
     unique: u32,
     cookies: u32,
+    /// Whether `:protocol` may be sent: we have said so in our SETTINGS.
+    connect_protocol: bool,
     refusal: Option<Refusal>,
 }
 
@@ -75,8 +82,15 @@ impl<'a> RequestBuilder<'a> {
             size: 0,
             unique: 0,
             cookies: 0,
+            connect_protocol: false,
             refusal: None,
         }
+    }
+
+    /// Takes CONNECT with `:protocol`, if we have told the client so.
+    pub fn connect_protocol(mut self, is_on: bool) -> Self {
+        self.connect_protocol = is_on;
+        self
     }
 
     /// The next field. After the first one that is wrong, the rest is passed over.
@@ -106,6 +120,7 @@ impl<'a> RequestBuilder<'a> {
             b":path" => (&mut self.pseudo.path, is_visible(value)),
             b":scheme" => (&mut self.pseudo.scheme, is_scheme(value)),
             b":authority" => (&mut self.pseudo.authority, is_visible(value)),
+            b":protocol" if self.connect_protocol => (&mut self.pseudo.protocol, is_token(value)),
             _ => return Err(Refusal::Malformed("client sent unknown pseudo-header")),
         };
         if !fits {
@@ -218,7 +233,12 @@ impl<'a> RequestBuilder<'a> {
         let text = |span: Option<Span>| span.map_or(0..0, range);
         let (method, path) = (text(self.pseudo.method), text(self.pseudo.path));
         self.head.method = Method::of(&self.buf[method.clone()]);
-        self.buf.extend_from_within(method);
+        if self.is_extended_connect() {
+            self.head.method = Method::Get;
+            self.buf.extend_from_slice(b"GET");
+        } else {
+            self.buf.extend_from_within(method);
+        }
         self.head.method_span = Span::new(start, self.buf.len());
         self.buf.push(b' ');
         let target = self.buf.len();
@@ -233,6 +253,21 @@ impl<'a> RequestBuilder<'a> {
             let name = append(self.buf, b"host");
             self.head.headers.push(h1::Field { name, value, id: FieldId::Host });
         }
+        if let Some(value) = self.pseudo.protocol {
+            let connection = append(self.buf, b"connection");
+            let upgrade = append(self.buf, b"upgrade");
+            let fields = [
+                h1::Field { name: connection, value: upgrade, id: FieldId::Connection },
+                h1::Field { name: upgrade, value, id: FieldId::Upgrade },
+            ];
+            self.head.headers.extend(fields);
+        }
+    }
+
+    /// Whether it asks for another protocol on its stream (RFC 8441 §4).
+    fn is_extended_connect(&self) -> bool {
+        let is_connect = |method: Span| method.of(self.buf) == b"CONNECT";
+        self.pseudo.protocol.is_some() && self.pseudo.method.is_some_and(is_connect)
     }
 
     /// The end of the section; `end_stream`: no body follows. The head holds what was read, whatever
@@ -251,7 +286,10 @@ impl<'a> RequestBuilder<'a> {
             Some(value) => Some(parse_length(value.of(buf)).ok_or(Reject::ContentLength)?),
             None => None,
         };
+        let upgrade = self.pseudo.protocol.is_some();
         let body = match (length, end_stream) {
+            // What follows is not a body.
+            _ if upgrade => BodyLength::None,
             (Some(length), true) if length > 0 => {
                 // RFC 9113 §8.1.1: the DATA frames, of which there are none, must sum up to it.
                 let text = "client announced a body and sent none";
@@ -268,13 +306,17 @@ impl<'a> RequestBuilder<'a> {
         }
         request_line::scan_target(buf, head.target, head)?;
         let expects = |value: Span| value.of(buf).eq_ignore_ascii_case(b"100-continue");
-        let expect_continue = !end_stream && head.value(FieldId::Expect).is_some_and(expects);
-        Ok(Framing { host: Some(host), body, keep_alive: true, expect_continue, upgrade: false })
+        let expect_continue =
+            !end_stream && !upgrade && head.value(FieldId::Expect).is_some_and(expects);
+        Ok(Framing { host: Some(host), body, keep_alive: true, expect_continue, upgrade })
     }
 
     /// RFC 9113 §8.3.1 and §8.5.
     fn check_pseudo(&self) -> Result<(), Refusal> {
         let pseudo = &self.pseudo;
+        if pseudo.protocol.is_some() && !self.is_extended_connect() {
+            return Err(Refusal::Malformed("client sent :protocol without CONNECT"));
+        }
         if self.head.method == Method::Connect {
             return match (pseudo.scheme, pseudo.path, pseudo.authority) {
                 (None, None, Some(_)) => Ok(()),
@@ -343,6 +385,12 @@ fn is_visible(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|ch| *ch > b' ' && *ch != 0x7f)
 }
 
+/// RFC 9110 §5.6.2, without what nobody calls a protocol.
+fn is_token(text: &[u8]) -> bool {
+    let is_one = |ch: &u8| ch.is_ascii_alphanumeric() || matches!(ch, b'-' | b'.' | b'_' | b'+');
+    !text.is_empty() && text.iter().all(is_one)
+}
+
 fn is_scheme(text: &[u8]) -> bool {
     let (Some(first), rest) = (text.first(), text.get(1..).unwrap_or_default()) else {
         return false;
@@ -382,8 +430,16 @@ mod tests {
     type Case<'a> = (&'a [(&'a str, &'a str)], Option<Reject>);
 
     fn build(fields: &[(&str, &str)], end: bool) -> (Head, String, Result<Framing, Refusal>) {
+        build_with(fields, end, false)
+    }
+
+    fn build_with(
+        fields: &[(&str, &str)],
+        end: bool,
+        on: bool,
+    ) -> (Head, String, Result<Framing, Refusal>) {
         let (mut buf, mut head) = (Vec::new(), Head::default());
-        let mut builder = RequestBuilder::new(&mut buf, &mut head, &OPTIONS);
+        let mut builder = RequestBuilder::new(&mut buf, &mut head, &OPTIONS).connect_protocol(on);
         for (name, value) in fields {
             let (name, value) = (name.as_bytes(), value.as_bytes());
             builder.field(Field { name, value, known_name: false });
@@ -413,6 +469,41 @@ mod tests {
         assert_eq!((head.method, head.version), (Method::Get, Version::Http2));
         assert_eq!(head.uri_flags.args_start, Some(head.uri.start + 3));
         assert!(head.uri_flags.is_simple());
+    }
+
+    #[test]
+    fn extended_connect_is_the_upgrade_that_http_1_would_have_had() {
+        let connect = [
+            (":method", "CONNECT"),
+            (":protocol", "websocket"),
+            (":scheme", "https"),
+            (":path", "/chat?a"),
+            (":authority", "a"),
+            ("origin", "b"),
+        ];
+        let (head, text, framing) = build_with(&connect, false, true);
+        assert_eq!(
+            text,
+            "GET /chat?a HTTP/2.0\nhost: a\nconnection: upgrade\nupgrade: websocket\norigin: b\n"
+        );
+        let framing = framing.expect("a request");
+        assert_eq!((head.method, framing.body), (Method::Get, BodyLength::None));
+        assert!(framing.upgrade && !framing.expect_continue);
+        // Without the setting, of another method, without a path, of no name.
+        assert!(build_with(&connect, false, false).2.is_err());
+        for (at, field) in [
+            (0, (":method", "GET")),
+            (1, (":protocol", "a b")),
+            (1, (":protocol", "")),
+            (3, ("x", "y")),
+            (5, ("connection", "x")),
+            (5, ("upgrade", "x")),
+        ] {
+            let mut fields = connect;
+            fields[at] = field;
+            let refused = build_with(&fields, false, true).2.expect_err("refused");
+            assert!(matches!(refused, Refusal::Malformed(_)), "{field:?}");
+        }
     }
 
     #[test]

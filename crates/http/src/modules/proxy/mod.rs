@@ -292,6 +292,7 @@ impl Module for Proxy {
         {
             b.location.auto_redirect = true;
         }
+        b.location.upgrades = handler.http11 && handler.lines.upgrades();
         b.sole_content(handler);
         Ok(())
     }

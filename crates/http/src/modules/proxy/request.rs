@@ -98,6 +98,18 @@ impl Lines {
         lines
     }
 
+    /// Whether a request for another protocol reaches the server as one.
+    pub fn upgrades(&self) -> bool {
+        self.lines.iter().any(|line| match line {
+            Line::Computed(name, _) => FieldId::of(name) == FieldId::Upgrade,
+            Line::Fixed(text) => text.split(|ch| *ch == b'\n').any(|line| {
+                let name = line.split(|ch| *ch == b':').next();
+                name.is_some_and(|name| FieldId::of(name) == FieldId::Upgrade)
+            }),
+            _ => false,
+        })
+    }
+
     fn hide(&mut self, name: &[u8]) {
         match FieldId::of(name) {
             FieldId::Other => self.names.push(name.to_ascii_lowercase().into()),
