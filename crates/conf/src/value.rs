@@ -148,7 +148,13 @@ pub fn duplicate(node: &Node) -> Error {
     node.error("is duplicate")
 }
 
-/// `"NAME" directive invalid value`, at the argument.
+/// `"NAME" directive invalid value`, at the argument: what a setter of nginx's makes of a value that
+/// it cannot read.
+pub fn unreadable(node: &Node, arg: &Arg) -> Error {
+    Error { span: Some(arg.span), ..node.error("invalid value") }
+}
+
+/// The same with a hint.
 fn invalid(node: &Node, arg: &Arg, text: impl Display, hint: &str) -> Error {
     Error { span: Some(arg.span), ..node.error(text) }.with_hint(hint)
 }

@@ -45,7 +45,7 @@ pub fn load(
     load_with(block, modules, Cx::new(loader), default_error_log, privileged)
 }
 
-/// The same in a context that the caller has set defaults in ([`Cx::defaults`]).
+/// The same in a context that the caller has prepared ([`Cx::defaults`], [`Cx::elsewhere`]).
 pub fn load_with(
     block: &Node,
     modules: &[Box<dyn AnyModule>],
@@ -56,9 +56,11 @@ pub fn load_with(
     for module in modules {
         module.variables(&mut cx.registry);
     }
+    let elsewhere = std::mem::take(&mut cx.elsewhere);
+    let specs = modules.iter().flat_map(|module| module.specs());
     let mut reader = Reader {
         modules,
-        specs: Index::new(modules.iter().flat_map(|module| module.specs())),
+        specs: Index::new(specs.chain(elsewhere)),
         by_name: index(modules),
         cx: &mut cx,
         levels: vec![Confs::default()],

@@ -169,6 +169,8 @@ pub struct Cx<'l, 'f> {
     pub upstreams: Upstreams,
     /// Where the directive stands.
     pub context: Contexts,
+    /// Directives that stand outside of `http` only: known, but not allowed here.
+    pub elsewhere: Vec<&'static Spec>,
     shared: HashMap<TypeId, Box<dyn Any>>,
 }
 
@@ -184,6 +186,7 @@ impl<'l, 'f> Cx<'l, 'f> {
             temp_paths: BTreeSet::new(),
             upstreams: Upstreams::default(),
             context: Contexts::HTTP,
+            elsewhere: Vec::new(),
             shared: HashMap::new(),
         }
     }

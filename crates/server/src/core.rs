@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use forebay_conf::{Arg, Arity, Contexts, Directive, Error, Index, Loader, Node, Spec, value};
 use forebay_rt::affinity;
 use forebay_rt::privileges::{self, Identity};
+use forebay_session::addr::Cidr;
 use forebay_session::log::{ErrorLog, LogSet};
 
 /// The settings; `None` where the configuration says nothing.
@@ -390,7 +391,7 @@ pub const EVENTS: &[Directive<Core>] = &[
         "",
         Arity::ONE,
         "Changes nothing.",
-        |_, n, l| no_meaning(n, l, "there is no debugging log by address"),
+        debug_connection,
     ),
     event("multi_accept", &["on | off"], "off", Arity::FLAG, "Changes nothing.", |c, n, l| {
         value::set_flag(&mut c.ignored.multi_accept, n)?;
@@ -678,6 +679,16 @@ fn worker_processes(c: &mut Core, node: &Node, _: &mut Loader<'_>) -> Done {
             Some(_) => Err(node.error(format!("value must not exceed {MAX_THREADS}"))),
         }
     })
+}
+
+/// ngx_event_debug_connection.
+fn debug_connection(_: &mut Core, node: &Node, loader: &mut Loader<'_>) -> Done {
+    let arg = node.arg(0)?;
+    let known = arg.is("unix:") || Cidr::parse(&arg.value).is_some();
+    if !known && loader.files.resolve(node.text(0)?).is_err() {
+        return Err(at(arg, format!("host not found in debug_connection \"{}\"", arg.lossy())));
+    }
+    no_meaning(node, loader, "there is no debugging log by address")
 }
 
 /// ngx_event_use.

@@ -40,6 +40,7 @@ impl Site {
         let block = block.unwrap_or(&empty);
         let mut cx = Cx::new(loader);
         cx.defaults = defaults;
+        cx.elsewhere = crate::core::specs().collect();
         let plan = load_with(block, &modules(), cx, error_log, privileges::is_root())?;
         Some(Site { plan: Arc::new(plan) })
     }

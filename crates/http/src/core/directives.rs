@@ -165,7 +165,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::ONE,
         "The largest request body; 0 for any.",
-        |c, n, _| value::set_size(&mut c.client_max_body_size, n),
+        |c, n, _| value::set_offset(&mut c.client_max_body_size, n),
     ),
     set(
         "connection_pool_size",
@@ -174,7 +174,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         SERVERS,
         Arity::ONE,
         "Memory taken at once per connection.",
-        |_, n, cx| no_meaning(n, cx, "memory is not taken from pools"),
+        |_, n, cx| {
+            value::set_size(&mut None, n)?;
+            no_meaning(n, cx, "memory is not taken from pools")
+        },
     ),
     set(
         "default_type",
@@ -201,7 +204,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::ONE,
         "The alignment of reads that bypass the page cache.",
-        |c, n, _| value::set_size(&mut c.directio_alignment, n),
+        |c, n, _| value::set_offset(&mut c.directio_alignment, n),
     ),
     set(
         "disable_symlinks",
@@ -286,7 +289,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         &["none | browser ..."],
         "msie6",
         ANY,
-        Arity::SOME,
+        Arity::ONE_OR_TWO,
         "Browsers that get no keep-alive.",
         keepalive_disable,
     ),
@@ -523,7 +526,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::ONE,
         "After how long a kept file is checked again.",
-        |c, n, _| value::set_msec(&mut c.open_file_cache_valid_ms, n),
+        |c, n, _| seconds(&mut c.open_file_cache_valid_ms, n),
     ),
     set(
         "output_buffers",
@@ -594,7 +597,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         SERVERS,
         Arity::ONE,
         "Memory taken at once per request.",
-        |_, n, cx| no_meaning(n, cx, "memory is not taken from pools"),
+        |_, n, cx| {
+            value::set_size(&mut None, n)?;
+            no_meaning(n, cx, "memory is not taken from pools")
+        },
     ),
     set(
         "reset_timedout_connection",
@@ -632,7 +638,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::ONE,
         "A low-water mark for sending.",
-        |_, n, cx| no_meaning(n, cx, "Linux has no such limit"),
+        |_, n, cx| {
+            value::set_size(&mut None, n)?;
+            no_meaning(n, cx, "Linux has no such limit")
+        },
     ),
     set(
         "send_timeout",
@@ -687,7 +696,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Contexts::HTTP,
         Arity::ONE,
         "The bucket size of a hash table.",
-        |_, n, cx| no_meaning(n, cx, "tables size themselves"),
+        |_, n, cx| {
+            value::set_number::<u64>(&mut None, n)?;
+            no_meaning(n, cx, "tables size themselves")
+        },
     ),
     set(
         "server_names_hash_max_size",
@@ -696,7 +708,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Contexts::HTTP,
         Arity::ONE,
         "The size of a hash table.",
-        |_, n, cx| no_meaning(n, cx, "tables size themselves"),
+        |_, n, cx| {
+            value::set_number::<u64>(&mut None, n)?;
+            no_meaning(n, cx, "tables size themselves")
+        },
     ),
     set(
         "server_tokens",
@@ -756,7 +771,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::ONE,
         "The bucket size of a hash table.",
-        |_, n, cx| no_meaning(n, cx, "tables size themselves"),
+        |_, n, cx| {
+            value::set_number::<u64>(&mut None, n)?;
+            no_meaning(n, cx, "tables size themselves")
+        },
     ),
     set(
         "types_hash_max_size",
@@ -765,7 +783,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::ONE,
         "The size of a hash table.",
-        |_, n, cx| no_meaning(n, cx, "tables size themselves"),
+        |_, n, cx| {
+            value::set_number::<u64>(&mut None, n)?;
+            no_meaning(n, cx, "tables size themselves")
+        },
     ),
     set(
         "underscores_in_headers",
@@ -783,7 +804,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Contexts::HTTP,
         Arity::ONE,
         "The bucket size of a hash table.",
-        |_, n, cx| no_meaning(n, cx, "tables size themselves"),
+        |_, n, cx| {
+            value::set_number::<u64>(&mut None, n)?;
+            no_meaning(n, cx, "tables size themselves")
+        },
     ),
     set(
         "variables_hash_max_size",
@@ -792,7 +816,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Contexts::HTTP,
         Arity::ONE,
         "The size of a hash table.",
-        |_, n, cx| no_meaning(n, cx, "tables size themselves"),
+        |_, n, cx| {
+            value::set_number::<u64>(&mut None, n)?;
+            no_meaning(n, cx, "tables size themselves")
+        },
     ),
     set(
         "error_log",
@@ -806,6 +833,14 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
 ];
 
 type Done = Result<(), Error>;
+
+/// A time that nginx keeps in seconds, in milliseconds: it has no `ms`, but months and years.
+fn seconds(slot_ms: &mut Option<u64>, node: &Node) -> Done {
+    let mut time = slot_ms.map(|ms| ms / 1000);
+    value::set_sec(&mut time, node)?;
+    *slot_ms = time.map(|seconds| seconds.saturating_mul(1000));
+    Ok(())
+}
 
 /// A size that fits memory.
 fn set_usize(slot: &mut Option<usize>, node: &Node) -> Done {
@@ -838,11 +873,11 @@ fn aio(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
         "on" | "threads" => Aio::Threads("default".into()),
         "off" => Aio::Off,
         other => match other.strip_prefix("threads=") {
-            Some(pool) if !pool.is_empty() => {
+            Some(pool) => {
                 cx.shared::<Vec<PoolUse>>().push(PoolUse { name: pool.into(), span: n.span });
                 Aio::Threads(pool.into())
             }
-            _ => return Err(value::invalid_value(&n.args[0])),
+            None => return Err(value::unreadable(n, &n.args[0])),
         },
     });
     Ok(())
@@ -909,7 +944,7 @@ fn temp_path(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     for (index, level) in levels.iter_mut().enumerate().take(n.args.len() - 1) {
         *level = match n.args[index + 1].lossy().parse() {
             Ok(length @ 1..=3) => length,
-            _ => return Err(Error::emerg(n.args[index + 1].span, "invalid value")),
+            _ => return Err(value::unreadable(n, &n.args[index + 1])),
         };
     }
     let path = cx.loader.full_path(n.args[0].path());
@@ -937,7 +972,7 @@ fn directio(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Done {
     if c.directio.is_some() {
         return Err(value::duplicate(n));
     }
-    value::set_size(&mut size, n)?;
+    value::set_offset(&mut size, n)?;
     c.directio = Some(size);
     Ok(())
 }
@@ -1017,11 +1052,11 @@ fn keepalive_timeout(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Done {
     if c.keepalive_timeout_ms.is_some() {
         return Err(value::duplicate(n));
     }
-    let timeout = value::msec(&n.args[0].value).ok_or_else(|| value::invalid_value(&n.args[0]))?;
+    let timeout = value::msec(&n.args[0].value).ok_or_else(|| value::unreadable(n, &n.args[0]))?;
     c.keepalive_timeout_ms = Some(timeout);
     if let Some(header) = n.args.get(1) {
         c.keepalive_header =
-            Some(value::sec(&header.value).ok_or_else(|| value::invalid_value(&n.args[1]))?);
+            Some(value::sec(&header.value).ok_or_else(|| value::unreadable(n, header))?);
     } else {
         c.keepalive_header = Some(0);
     }
@@ -1035,9 +1070,7 @@ fn size_value(slot: &mut Option<SizeValue>, n: &Node, cx: &mut Cx<'_, '_>) -> Do
     let arg = &n.args[0];
     let template = Template::parse(&arg.value, arg.span, &mut cx.registry)?;
     *slot = Some(match template.as_text() {
-        Some(text) => {
-            SizeValue::Fixed(value::size(text).ok_or_else(|| value::invalid_value(&n.args[0]))?)
-        }
+        Some(text) => SizeValue::Fixed(value::size(text).ok_or_else(|| value::unreadable(n, arg))?),
         None => SizeValue::Computed(template),
     });
     Ok(())
@@ -1067,8 +1100,8 @@ fn open_file_cache(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
                 c.open_file_cache = Some(None);
                 return Ok(());
             }
-            Some(("max", value)) => match value.parse() {
-                Ok(number) if number > 0 => max = number,
+            Some(("max", value)) => match value::number(value.as_bytes()) {
+                Some(number) if number > 0 => max = number as usize,
                 _ => return Err(invalid()),
             },
             Some(("inactive", value)) => {
@@ -1128,6 +1161,10 @@ fn server_name(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     for arg in &n.args {
         if c.own.names.is_empty() && c.own.name.is_empty() {
             c.own.name = ServerName::shown(arg);
+        }
+        if arg.value.contains(&b'/') {
+            let text = format!("server name \"{}\" has suspicious symbols", arg.lossy());
+            cx.loader.warn(arg.span, text);
         }
         let names = ServerName::parse(arg, &mut cx.registry)?;
         c.own.names.extend(names);
@@ -1236,7 +1273,8 @@ fn location(
 fn location_name(n: &Node) -> Result<(Kind, Bytes, Option<Regex>), Error> {
     let copy = |text: &[u8]| Bytes::copy_from_slice(text);
     let compile = |pattern: &[u8], caseless| {
-        let regex = Regex::compile(pattern, caseless, n.args[0].span)?;
+        let span = n.args.last().map_or(n.span, |arg| arg.span);
+        let regex = Regex::compile(pattern, caseless, span)?;
         Ok((Kind::Regex, copy(pattern), Some(regex)))
     };
     if let [modifier, name] = &n.args[..] {

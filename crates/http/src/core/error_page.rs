@@ -1,6 +1,6 @@
 //! `error_page code … [=[response]] uri`.
 
-use forebay_conf::{Error, Node};
+use forebay_conf::{Error, Node, value};
 use forebay_session::var::Template;
 
 use crate::module::Cx;
@@ -46,9 +46,8 @@ impl ErrorPage {
             };
             codes = before;
         }
-        if codes.is_empty() {
-            let text = "invalid number of arguments in \"error_page\" directive".to_owned();
-            return Err(Error::emerg(node.span, text));
+        if let ([], Some(response)) = (codes, rest.last()) {
+            return Err(invalid(response));
         }
         let mut list = Vec::with_capacity(codes.len());
         for arg in codes {
@@ -80,7 +79,7 @@ impl ErrorPage {
 }
 
 fn number(text: &[u8]) -> Option<u16> {
-    std::str::from_utf8(text).ok()?.parse().ok()
+    value::number(text)?.try_into().ok()
 }
 
 fn invalid(arg: &forebay_conf::Arg) -> Error {

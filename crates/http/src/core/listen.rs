@@ -57,10 +57,10 @@ impl Listen {
     pub fn parse(node: &Node, files: &mut dyn Files) -> Result<Vec<Listen>, Error> {
         let address = &node.args[0];
         let mut listen = Listen::plain(Addr::Unix(PathBuf::new()), node.span);
+        let addrs = addresses(address, files)?;
         for arg in &node.args[1..] {
             listen.parameter(arg)?;
         }
-        let addrs = addresses(address, files)?;
         let of_tcp =
             [("reuseport", listen.options.reuseport), ("multipath", listen.options.multipath)];
         if addrs.iter().any(|addr| matches!(addr, Addr::Unix(_)))
@@ -100,34 +100,31 @@ impl Listen {
             ("reuseport", "") => options.reuseport = true,
             ("deferred", "") => options.deferred = true,
             ("fastopen", n) => {
-                options.fastopen = Some(n.parse().map_err(|_| invalid("fastopen", n))?);
+                options.fastopen = Some(number(n).ok_or_else(|| invalid("fastopen", &text))?);
             }
             ("backlog", n) => {
-                let backlog: i32 = n.parse().map_err(|_| invalid("backlog", n))?;
-                if backlog == 0 {
-                    return Err(invalid("backlog", n));
-                }
-                options.backlog = Some(backlog);
+                let backlog = number(n).filter(|length| *length > 0);
+                options.backlog = Some(backlog.ok_or_else(|| invalid("backlog", &text))?);
             }
             ("rcvbuf", n) => {
-                let size = value::size(n.as_bytes()).ok_or_else(|| invalid("rcvbuf", n))?;
+                let size = value::size(n.as_bytes()).ok_or_else(|| invalid("rcvbuf", &text))?;
                 options.rcvbuf = Some(size as usize);
             }
             ("sndbuf", n) => {
-                let size = value::size(n.as_bytes()).ok_or_else(|| invalid("sndbuf", n))?;
+                let size = value::size(n.as_bytes()).ok_or_else(|| invalid("sndbuf", &text))?;
                 options.sndbuf = Some(size as usize);
             }
             ("ipv6only", "on") => options.ipv6only = true,
             ("ipv6only", "off") => options.ipv6only = false,
-            ("ipv6only", other) => {
+            ("ipv6only", other) if other.starts_with('o') => {
                 return Err(Error::emerg(arg.span, format!("invalid ipv6only flags \"{other}\"")));
             }
             ("so_keepalive", value) => {
                 options.so_keepalive =
                     so_keepalive(value).ok_or_else(|| invalid("so_keepalive value:", value))?;
             }
-            ("setfib", _) | ("accept_filter", _) => {
-                let text = format!("{name} \"{value}\" is not supported on this platform, ignored");
+            ("accept_filter", _) => {
+                let text = format!("accept filters \"{text}\" are not supported on this platform");
                 return Err(Error::emerg(arg.span, text));
             }
             ("multipath", "") => options.multipath = true,
@@ -142,26 +139,32 @@ impl Listen {
     }
 }
 
+/// A number without sign (`ngx_atoi`) that fits.
+fn number<T: TryFrom<u64>>(text: &str) -> Option<T> {
+    value::number(text.as_bytes())?.try_into().ok()
+}
+
 fn so_keepalive(value: &str) -> Option<Keepalive> {
     match value {
         "on" => return Some(Keepalive::On),
         "off" => return Some(Keepalive::Off),
         _ => {}
     }
-    let mut parts = value.split(':');
+    // What is left out at the end has no colon either: `30m` is a time of idleness.
+    let mut parts = value.splitn(3, ':');
     let mut seconds = || -> Option<Option<u32>> {
-        match parts.next()? {
+        match parts.next().unwrap_or_default() {
             "" => Some(None),
             text => Some(Some(u32::try_from(value::sec(text.as_bytes())?).ok()?)),
         }
     };
     let (idle, intvl) = (seconds()?, seconds()?);
-    let cnt = match parts.next()? {
+    let cnt = match parts.next().unwrap_or_default() {
         "" => None,
-        text => Some(text.parse().ok()?),
+        text => Some(number(text)?),
     };
-    let empty = idle.is_none() && intvl.is_none() && cnt.is_none();
-    (parts.next().is_none() && !empty).then_some(Keepalive::Params { idle, intvl, cnt })
+    let empty = [idle, intvl, cnt].iter().all(|n| n.unwrap_or(0) == 0);
+    (!empty).then_some(Keepalive::Params { idle, intvl, cnt })
 }
 
 /// The addresses that the first parameter of `listen` stands for.
@@ -173,31 +176,32 @@ fn addresses(arg: &Arg, files: &mut dyn Files) -> Result<Vec<Addr>, Error> {
     };
     if let Some(path) = text.strip_prefix("unix:") {
         if path.is_empty() {
-            return Err(fail("no path"));
+            return Err(fail("no path in the unix domain socket"));
         }
         if path.len() > 107 {
-            return Err(fail("too long path"));
+            return Err(fail("too long path in the unix domain socket"));
         }
         return Ok(vec![Addr::Unix(path.into())]);
     }
-    if let Ok(port) = text.parse::<u16>() {
-        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
-        return if port == 0 { Err(fail("invalid port")) } else { Ok(vec![Addr::Tcp(any)]) };
+    if text.contains(['/', '?']) {
+        return Err(fail("invalid host"));
+    }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
+        let port = number(text).filter(|port| *port > 0).ok_or_else(|| fail("invalid port"))?;
+        return Ok(vec![Addr::Tcp(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))]);
     }
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or_else(|| fail("invalid host"))?;
         let port = match rest {
             "" => "80",
-            _ => rest.strip_prefix(':').ok_or_else(|| fail("invalid port"))?,
+            _ => rest.strip_prefix(':').ok_or_else(|| fail("invalid host"))?,
         };
         (host, port)
     } else {
         text.split_once(':').unwrap_or((text, "80"))
     };
-    let port: u16 = match port.parse() {
-        Ok(port) if port > 0 => port,
-        _ => return Err(fail("invalid port")),
-    };
+    let port: Option<u16> = number(port).filter(|port| *port > 0);
+    let port = port.ok_or_else(|| fail("invalid port"))?;
     let at = |ip: IpAddr| Addr::Tcp(SocketAddr::new(ip, port));
     if text.starts_with('[') {
         let ip: Ipv6Addr = host.parse().map_err(|_| fail("invalid IPv6 address"))?;

@@ -7,7 +7,7 @@ use forebay_session::{
     var::Registry,
 };
 
-use crate::request::Request;
+use crate::{request::Request, variables::hostname};
 
 /// One parameter of `server_name`, lower case.
 #[derive(Clone, Debug)]
@@ -30,7 +30,13 @@ impl ServerName {
     pub fn parse(arg: &Arg, registry: &mut Registry<Request>) -> Result<Vec<ServerName>, Error> {
         let value = &arg.value;
         let shown = String::from_utf8_lossy(value);
-        if value.contains(&b'/') && value.first() != Some(&b'~') {
+        // ngx_http_core_server_name looks for these before it looks at stars.
+        let too_short = match value.first() {
+            Some(b'*') => value.len() < 3 || value[1] != b'.',
+            Some(b'.') => value.len() < 2,
+            _ => false,
+        };
+        if too_short {
             return Err(Error::emerg(arg.span, format!("server name \"{shown}\" is invalid")));
         }
         if let Some(pattern) = value.strip_prefix(b"~") {
@@ -42,7 +48,7 @@ impl ServerName {
             let groups = regex.bind(registry, arg.span)?;
             return Ok(vec![ServerName::Regex(regex, groups)]);
         }
-        let name = value.to_ascii_lowercase();
+        let name = lower_case(value);
         let invalid =
             || Error::emerg(arg.span, format!("invalid server name or wildcard \"{shown}\""));
         let stars = name.iter().filter(|b| **b == b'*').count();
@@ -66,7 +72,15 @@ impl ServerName {
         match arg.value.first() {
             Some(b'~') => Bytes::copy_from_slice(&arg.value),
             Some(b'.') => Bytes::copy_from_slice(&arg.value[1..].to_ascii_lowercase()),
-            _ => Bytes::copy_from_slice(&arg.value.to_ascii_lowercase()),
+            _ => lower_case(&arg.value).into(),
         }
+    }
+}
+
+/// A name in lower case; the one variable that may stand here is that of the host's own name.
+fn lower_case(name: &[u8]) -> Vec<u8> {
+    match name.eq_ignore_ascii_case(b"$hostname") {
+        true => hostname().to_vec(),
+        false => name.to_ascii_lowercase(),
     }
 }

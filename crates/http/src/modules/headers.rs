@@ -265,7 +265,7 @@ fn expires(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Erro
     value::set_once(&mut conf.expires, node, |node| {
         let (arg, modified) = match &node.args[..] {
             [first, time] if first.is("modified") => (time, true),
-            [first, _] => return Err(value::invalid_value(first)),
+            [first, _] => return Err(value::unreadable(node, first)),
             [time, ..] => (time, false),
             [] => return Err(node.error("invalid value")),
         };
@@ -645,7 +645,7 @@ mod tests {
     fn mistakes_are_told_in_nginx_words() {
         for (conf, want) in [
             ("add_header A 1 sometimes;", "invalid parameter \"sometimes\""),
-            ("expires modify 1h;", "invalid value \"modify\""),
+            ("expires modify 1h;", "\"expires\" directive invalid value"),
             ("expires soon;", "\"expires\" directive invalid value"),
             ("expires 1h; expires 2h;", "\"expires\" directive is duplicate"),
             ("add_header_inherit maybe;", "invalid value \"maybe\""),

@@ -52,7 +52,7 @@ impl Module for Map {
 }
 
 fn no_meaning(_: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
-    forebay_conf::value::set_size(&mut None, node)?;
+    forebay_conf::value::set_number::<u64>(&mut None, node)?;
     let text = format!("\"{}\" changes nothing here: hash tables grow as needed", node.name());
     cx.loader.info(node.span, text);
     Ok(())
@@ -102,7 +102,7 @@ mod tests {
             ("map $uri $a { hostnames; *.*.x 1; }", "invalid hostname or wildcard \"*.*.x\""),
             ("map $uri $a { ~( 1; }", "pcre2_compile() failed: "),
             ("map $uri $a { a $nothing; }", "unknown \"nothing\" variable"),
-            ("map_hash_max_size x;", "\"map_hash_max_size\" directive invalid value"),
+            ("map_hash_max_size x;", "\"map_hash_max_size\" directive invalid number"),
         ];
         for (conf, expected) in cases {
             let error = conf_error(conf);

@@ -56,7 +56,7 @@ fn tcp(r: &Request, out: &mut Vec<u8>, number: fn(TcpInfo) -> u32) -> bool {
 }
 
 /// The host's name in lower case, asked for once, as nginx does at start.
-fn hostname() -> &'static [u8] {
+pub(crate) fn hostname() -> &'static [u8] {
     static NAME: OnceLock<Vec<u8>> = OnceLock::new();
     NAME.get_or_init(|| {
         let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -18,6 +18,7 @@ use std::io::Write as _;
 use forebay_session::var::Registry;
 
 use crate::request::Request;
+pub(crate) use connection::hostname;
 
 /// Declares them all.
 pub fn register(registry: &mut Registry<Request>) {

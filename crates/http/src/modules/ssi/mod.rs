@@ -38,7 +38,7 @@ pub struct Conf {
     silent_errors: Option<bool>,
     last_modified: Option<bool>,
     min_file_chunk: Option<u64>,
-    value_length: Option<usize>,
+    value_length: Option<u64>,
     types: Option<Types>,
 }
 
@@ -108,7 +108,7 @@ impl Module for Ssi {
             ANY,
             Arity::ONE,
             "How long the values of parameters may be.",
-            |c, n, _| value::set_number(&mut c.value_length, n),
+            |c, n, _| value::set_size(&mut c.value_length, n),
         ),
     ];
 
@@ -128,7 +128,7 @@ impl Module for Ssi {
             b.filter(SsiFilter {
                 silent_errors: conf.silent_errors.unwrap_or(false),
                 last_modified: conf.last_modified.unwrap_or(false),
-                value_length: conf.value_length.unwrap_or(256),
+                value_length: conf.value_length.unwrap_or(256) as usize,
                 types: conf.types.clone().unwrap_or_else(Types::html),
             });
         }
