@@ -210,6 +210,9 @@ async fn rewrite(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Resul
 }
 
 async fn content(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> End {
+    if r.method == Method::Connect && !plan.location(r.location).takes_connect {
+        return End::Deny(405);
+    }
     for handler in &plan.location(r.location).preaccess {
         match run(&**handler, r, client).await {
             Flow::Decline | Flow::Allow => {}

@@ -195,6 +195,7 @@ fn compile(
         }
         listens.extend(conf.own.listens.iter().map(|listen| (id, listen.clone(), conf)));
     }
+    mark_connect(&locations, parents, &mut servers);
     let listeners = listeners(&listens, cx);
     if !cx.loader.diags.has_errors() {
         // What could not be loaded is not missing.
@@ -214,6 +215,18 @@ fn compile(
         thread_pools: std::mem::take(cx.shared::<Vec<core::PoolUse>>()),
         temp_paths: std::mem::take(&mut cx.temp_paths),
     })
+}
+
+/// Tells the servers in which CONNECT opens tunnels.
+fn mark_connect(locations: &[Location], parents: &[LocId], servers: &mut [Server]) {
+    for location in locations.iter().filter(|location| location.takes_connect) {
+        let mut id = location.id;
+        while locations[id.index()].kind != Kind::Server {
+            id = parents[id.index()];
+        }
+        let server = servers.iter_mut().find(|server| server.location == id);
+        server.expect("a location is in a server").settings.takes_connect = true;
+    }
 }
 
 fn prefix(loader: &Loader<'_>) -> Box<[u8]> {
@@ -463,6 +476,7 @@ impl Location {
             warn_uninitialized: true,
             auto_redirect: false,
             upgrades: false,
+            takes_connect: false,
             tree: Tree::default(),
             limit_except: conf.own.limit_except.clone(),
             post_read: Vec::new(),

@@ -169,6 +169,8 @@ pub struct Location {
     pub auto_redirect: bool,
     /// Whether a request for another protocol (`Upgrade`) may be granted here.
     pub upgrades: bool,
+    /// Whether its handler is for CONNECT; any other refuses the method.
+    pub takes_connect: bool,
     /// Nested locations.
     pub tree: Tree,
     /// `limit_except`: the level that holds for all methods but these.

@@ -14,8 +14,9 @@ pub fn resolve(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject
     if let Some(host) = input.framing.host {
         input.port = h1::validate_host(host.of(&input.buf), &mut input.host)?;
     }
-    r.keep_alive = r.input.framing.keep_alive;
     r.method = r.input.head.method;
+    // What follows a CONNECT that is refused may be meant for the tunnel.
+    r.keep_alive = r.input.framing.keep_alive && r.method != h1::Method::Connect;
     let found = names.find(&r.input.host);
     r.server = found.server;
     r.location = plan.server(r.server).location;
@@ -27,7 +28,10 @@ pub fn resolve(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject
     let input = r.input.clone();
     let raw = input.head.uri.of(&input.buf);
     let flags = &input.head.uri_flags;
-    if flags.is_simple() {
+    if raw.is_empty() {
+        // The authority of a CONNECT: its location is that of the root.
+        r.uri.push(b'/');
+    } else if flags.is_simple() {
         let (path, args) = match flags.args_start {
             Some(at) => {
                 let at = (at - input.head.uri.start) as usize;

@@ -9,7 +9,10 @@
 //!
 //! Invariant: the pieces cover every address, so that a look-up always finds one.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+};
 
 use forebay_conf::{Arg, Error, Loader, Node, directive::check_entry};
 
@@ -62,6 +65,9 @@ impl Geo {
 
     /// The address that is looked for: that of the client, or what the variable holds. `Err`: the
     /// variable holds none.
+    ///
+    /// DIFFERS(geo-port): an address may have a port, as `$upstream_last_addr` has; nginx 1.22 takes
+    /// that for no address.
     pub fn address<S: Scope>(
         &self,
         scope: &S,
@@ -71,7 +77,8 @@ impl Geo {
         // The longest text of an address is 45 bytes long; the variable may be anything.
         let mut text = Vec::with_capacity(48);
         var::read(scope, source, &mut text);
-        addr::parse_ip(&text).map(Some).ok_or(NoAddress)
+        let with_port = || Some(str::from_utf8(&text).ok()?.parse::<SocketAddr>().ok()?.ip());
+        addr::parse_ip(&text).or_else(with_port).map(Some).ok_or(NoAddress)
     }
 
     /// The value for an address; `None`: a unix socket, or nobody.

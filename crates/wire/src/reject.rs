@@ -44,6 +44,8 @@ pub enum Reject {
     UnknownTransferEncoding,
     /// CONNECT: no tunnel is configured.
     Connect,
+    /// CONNECT with a length or a coding.
+    ConnectContent,
     /// TRACE is never answered.
     Trace,
     /// A malformed chunked body, or one whose extensions or trailers exceed their bound.
@@ -99,6 +101,7 @@ impl Reject {
             }
             Reject::UnknownTransferEncoding => "client sent unknown \"Transfer-Encoding\"",
             Reject::Connect => "client sent CONNECT method",
+            Reject::ConnectContent => "client sent CONNECT with a body",
             Reject::Trace => "client sent TRACE method",
             Reject::InvalidChunked => "client sent invalid chunked body",
             Reject::BodyTooLarge => "client intended to send too large body",

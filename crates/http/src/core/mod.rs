@@ -431,6 +431,8 @@ pub struct ServerSettings {
     pub client_header_timeout_ms: u64,
     /// `merge_slashes`.
     pub merge_slashes: bool,
+    /// Whether CONNECT opens tunnels somewhere in it.
+    pub takes_connect: bool,
 }
 
 impl ServerSettings {
@@ -446,6 +448,7 @@ impl ServerSettings {
             },
             client_header_timeout_ms: settings.client_header_timeout_ms,
             merge_slashes: settings.merge_slashes,
+            takes_connect: false,
         }
     }
 }

@@ -112,7 +112,8 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
             write_decimal(out, core.keepalive_header);
             out.extend_from_slice(b"\r\n");
         }
-    } else {
+    } else if response.tunnel.is_none() {
+        // What a CONNECT has opened is a message of its own no more.
         out.extend_from_slice(b"Connection: close\r\n");
     }
     if response.vary_accept_encoding {

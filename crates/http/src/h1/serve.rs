@@ -317,6 +317,9 @@ async fn converse<T: Transport>(
         if !client.body.broken() && client.body.discard_ahead().is_err() {
             verdict = Err(Reject::InvalidChunked);
         }
+        if r.input.head.method == Method::Connect && is_refusal_in_disguise(r) {
+            verdict = Err(Reject::Connect);
+        }
     }
     if let Err(reject) = verdict {
         r.keep_alive = false;
@@ -335,6 +338,11 @@ async fn converse<T: Transport>(
     }
     log(plan, r);
     next
+}
+
+/// A 2xx to CONNECT says that there is a tunnel (RFC 9110 §9.3.6), whoever says it.
+fn is_refusal_in_disguise(r: &Request) -> bool {
+    matches!(r.response.status, 200..=299) && r.response.tunnel.is_none()
 }
 
 enum HeadError {
@@ -378,7 +386,9 @@ async fn read_head<T: Transport>(
 fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
     let input = r.input_mut();
     input.framing = h1::framing(&input.head, &input.buf)?;
-    target::resolve(r, plan, names)
+    target::resolve(r, plan, names)?;
+    let takes_connect = plan.server(r.server).settings.takes_connect;
+    h1::check_connect(&r.input.head, &r.input.framing, takes_connect)
 }
 
 fn default_resets(plan: &Plan, r: &Request) -> bool {
@@ -505,9 +515,11 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
 fn frame(plan: &Plan, r: &mut Request) -> Framing {
     let core = &plan.location(r.location).core;
     let status = r.response.status;
+    let tunnel = r.response.tunnel.is_some();
     let bodiless = r.version() != Version::Http09
         && (r.method == Method::Head
             || r.response.header_only
+            || tunnel
             || matches!(status, 100..=199 | 204 | 304));
     if status == 204 {
         // ngx_http_header_filter. A 304 keeps what it has: a back end may tell the length.
@@ -529,7 +541,8 @@ fn frame(plan: &Plan, r: &mut Request) -> Framing {
     // ngx_http_chunked_header_filter: nothing is chunked that has no body, HEAD included; trailers
     // need chunks whatever the length.
     let has_length = r.response.content_length.is_some();
-    let no_body_at_all = r.method == Method::Head || matches!(status, 100..=199 | 204 | 304);
+    let no_body_at_all =
+        tunnel || r.method == Method::Head || matches!(status, 100..=199 | 204 | 304);
     let wants_chunks = !no_body_at_all && (!has_length || !r.response.trailers.is_empty());
     let chunked = wants_chunks && r.version() == Version::Http11 && core.chunked_transfer_encoding;
     if wants_chunks && !chunked && !has_length {

@@ -52,6 +52,7 @@ mod static_files;
 mod stub_status;
 mod sub;
 mod try_files;
+mod tunnel;
 mod upstream;
 mod userid;
 mod zstd;
@@ -89,6 +90,7 @@ pub fn all() -> Vec<Box<dyn AnyModule>> {
         entry::<mirror::Mirror>(),
         // Content, in the order of asking.
         entry::<proxy::Proxy>(),
+        entry::<tunnel::Tunnel>(),
         entry::<health_check::HealthCheck>(),
         entry::<check::Check>(),
         entry::<random_index::RandomIndex>(),

@@ -228,7 +228,8 @@ async fn ask<'f, P: Protocol>(
         };
         r.upstream.with(|attempt| attempt.status = next.status());
         let outcome = match next {
-            Next::HTTP_403 | Next::HTTP_404 => Outcome::Next,
+            // The server is not to blame.
+            Next::HTTP_403 | Next::HTTP_404 | Next::DENIED => Outcome::Next,
             _ => Outcome::Failed,
         };
         if let Some(told) = lease.finish(&mut selection, outcome, timings) {
@@ -340,6 +341,16 @@ impl<P: Protocol> Exchange<'_, P> {
         client: &mut dyn Client,
         lease: &Lease,
     ) -> Result<Arrived<P::Codec>, Failure> {
+        if !self.protocol.allows(r) {
+            let text =
+                format_args!("access to upstream server denied while connecting to upstream");
+            r.log_error(Severity::Error, text);
+            return Err(Failure::Next(Next::DENIED));
+        }
+        if P::TUNNELS {
+            let link = self.connect(r, client, lease).await?;
+            return Ok(self.opened(r, link));
+        }
         if let Some(link) = self.kept(lease) {
             r.upstream.with(|attempt| attempt.connect_ms = Some(0));
             let mut was_sent = false;
@@ -362,6 +373,13 @@ impl<P: Protocol> Exchange<'_, P> {
             Err(Some(failure)) => Err(failure),
             Err(None) => Err(Failure::Next(Next::ERROR)),
         }
+    }
+
+    /// A connection that is an answer by itself.
+    fn opened(&self, r: &Request, link: Link) -> Arrived<P::Codec> {
+        let codec = self.protocol.codec(r, self.job, r.upstream.take_head());
+        let framing = ResponseFraming { upgrade: true, ..ResponseFraming::default() };
+        Arrived { link, codec, framing, buf: Vec::new(), body_at: 0, request_sent: true }
     }
 
     /// A connection that is kept for this server, and still quiet.
@@ -661,9 +679,21 @@ impl<P: Protocol> Exchange<'_, P> {
         if let Verdict::Instead(instead) = verdict {
             return instead.into_flow();
         }
+        if P::TUNNELS {
+            // Nobody sent one.
+            r.response.reason = None;
+        }
         let origin = Origin { link, lease, selection, reusable: false };
-        let (timeout_ms, state) = (self.settings().read_timeout_ms, r.upstream.clone());
-        r.response.tunnel = Some(Box::new(Tunnel { origin, early, timeout_ms, state }));
+        let (settings, core) = (self.settings(), &r.location().core);
+        r.response.tunnel = Some(Box::new(Tunnel {
+            origin,
+            early,
+            buffer_bytes: self.protocol.tunnel_buffer_bytes(),
+            read_timeout_ms: settings.read_timeout_ms,
+            send_timeout_ms: settings.send_timeout_ms,
+            client_timeout_ms: core.send_timeout_ms,
+            state: r.upstream.clone(),
+        }));
         r.keep_alive = false;
         Flow::Done
     }

@@ -13,6 +13,7 @@
 //! upgrade.rs    the tunnel after a 101
 //! tls.rs        the handshake, where TLS is spoken
 //! state.rs      $upstream_… and the error log
+//! locate.rs     the servers behind an address that is known only with a request
 //! settings.rs   the directives that all of them share, under their prefixes
 //! ```
 //!
@@ -24,6 +25,7 @@ pub mod buffers;
 pub mod conn;
 pub mod exchange;
 pub mod head;
+mod locate;
 pub mod send;
 pub mod settings;
 pub mod state;
@@ -33,6 +35,7 @@ pub mod upgrade;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use forebay_rt::pool;
 use forebay_session::{
     ssl::client::{Client, Identity},
     upstream::{Group, Upstream},
@@ -40,6 +43,7 @@ use forebay_session::{
 use forebay_wire::h1::{BadResponse, ResponseFieldId, ResponseFraming, ResponseHead};
 
 pub use exchange::run;
+pub use locate::locate;
 pub use send::Outgoing;
 pub use settings::Settings;
 pub use state::State;
@@ -71,6 +75,9 @@ pub trait Protocol: Send + Sync + 'static {
     type Job: 'static;
     /// What reads one response.
     type Codec: Codec;
+    /// Whether nothing is asked: the connection that stands is the answer, as a codec that has read
+    /// nothing tells it, and becomes a tunnel (CONNECT).
+    const TUNNELS: bool = false;
 
     /// The settings that all protocols share.
     fn settings(&self) -> &Settings;
@@ -89,6 +96,17 @@ pub trait Protocol: Send + Sync + 'static {
 
     /// The servers.
     fn group<'a>(&'a self, job: &'a Self::Job) -> &'a GroupRef;
+
+    /// Whether this request may go to the server that was picked (`tunnel_allow_upstream`), which is
+    /// `$upstream_last_addr` by now.
+    fn allows(&self, _r: &Request) -> bool {
+        true
+    }
+
+    /// How much is read at once in each direction of a tunnel, bytes.
+    fn tunnel_buffer_bytes(&self) -> usize {
+        pool::BUFFER_BYTES
+    }
 
     /// How TLS is spoken, and to whom; `None`: it is not.
     fn tls<'a>(&'a self, _job: &'a Self::Job) -> Option<(&'a Client, &'a Identity)> {

@@ -45,6 +45,8 @@ impl Next {
     pub const HTTP_404: Next = Next(1 << 8);
     /// 429.
     pub const HTTP_429: Next = Next(1 << 9);
+    /// `tunnel_allow_upstream` says no.
+    pub const DENIED: Next = Next(1 << 11);
     /// `updating`, for caches only.
     pub const UPDATING: Next = Next(1 << 10);
     /// Requests that may not be repeated are, nevertheless.
@@ -82,7 +84,7 @@ impl Next {
             Next::TIMEOUT | Next::HTTP_504 => 504,
             Next::HTTP_500 => 500,
             Next::HTTP_503 => 503,
-            Next::HTTP_403 => 403,
+            Next::HTTP_403 | Next::DENIED => 403,
             Next::HTTP_404 => 404,
             Next::HTTP_429 => 429,
             _ => 502,
@@ -321,7 +323,9 @@ impl Conf {
             let path = b.cx.default_temp_path(prefix);
             Arc::new(TempPath { path, levels: [1, 2, 0] })
         });
-        b.cx.temp_paths.insert(temp_path.path.clone());
+        if max_temp_file_size > 0 {
+            b.cx.temp_paths.insert(temp_path.path.clone());
+        }
         let next = match self.next {
             None => Next::ERROR.with(Next::TIMEOUT),
             Some(bits) if Next(bits).has(Next::OFF) => Next::NONE,

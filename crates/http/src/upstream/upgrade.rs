@@ -1,4 +1,4 @@
-//! The tunnel after an upgrade: bytes in both directions, until both sides have said all
+//! The tunnel after an upgrade or a CONNECT: bytes in both directions, until both sides have said all
 //! (`ngx_http_upstream_process_upgraded`).
 //!
 //! DIFFERS(tunnel-half-close): when one side has ended, the other may go on; nginx closes both, and
@@ -13,10 +13,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use forebay_rt::{pool, timer::Timer, transport::Transport};
+use forebay_rt::{timer::Timer, transport::Transport};
 use forebay_session::log::Severity;
 
-use super::{State, body::Origin};
+use super::{State, body::Origin, buffers};
 
 /// A tunnel that begins when the head of the answer has reached the client.
 pub struct Tunnel {
@@ -24,8 +24,14 @@ pub struct Tunnel {
     pub origin: Origin,
     /// What it sent behind its head.
     pub early: Vec<u8>,
+    /// How much is read at once in each direction.
+    pub buffer_bytes: usize,
     /// How long nothing may move, milliseconds.
-    pub timeout_ms: u64,
+    pub read_timeout_ms: u64,
+    /// The same while the other end takes nothing.
+    pub send_timeout_ms: u64,
+    /// The same while the client takes nothing.
+    pub client_timeout_ms: u64,
     /// What the request knows of its upstream.
     pub state: Rc<State>,
 }
@@ -50,6 +56,8 @@ pub struct Moved {
 /// One direction.
 struct Pipe {
     buf: Vec<u8>,
+    /// How much is read at once.
+    bytes: usize,
     at: usize,
     ended: bool,
     done: bool,
@@ -63,8 +71,13 @@ enum Broken {
 }
 
 impl Pipe {
-    fn new(buf: Vec<u8>) -> Pipe {
-        Pipe { buf, at: 0, ended: false, done: false, moved: 0 }
+    fn new(buf: Vec<u8>, bytes: usize) -> Pipe {
+        Pipe { buf, bytes, at: 0, ended: false, done: false, moved: 0 }
+    }
+
+    /// Whether something waits to be taken.
+    fn is_blocked(&self) -> bool {
+        self.at < self.buf.len()
     }
 
     /// Moves what can be moved; ready when this direction is over.
@@ -78,7 +91,7 @@ impl Pipe {
             if self.done {
                 return Poll::Ready(Ok(()));
             }
-            if self.at < self.buf.len() {
+            if self.is_blocked() {
                 let slices = [IoSlice::new(&self.buf[self.at..])];
                 let written = ready!(to.poll_write(cx, &slices, false)).map_err(Broken::To)?;
                 self.at += written;
@@ -94,15 +107,15 @@ impl Pipe {
             buf.clear();
             self.at = 0;
             if buf.capacity() == 0 {
-                buf = pool::buffer();
+                buf = buffers::take(self.bytes);
             }
             match from.poll_read(cx, &mut buf) {
                 Poll::Pending => {
-                    pool::recycle(buf);
+                    buffers::give_back(buf);
                     return Poll::Pending;
                 }
                 Poll::Ready(Ok(0)) => {
-                    pool::recycle(buf);
+                    buffers::give_back(buf);
                     self.ended = true;
                 }
                 Poll::Ready(Ok(_)) => self.buf = buf,
@@ -115,22 +128,26 @@ impl Pipe {
 impl Tunnel {
     /// Runs the tunnel to its end; `ahead`: what the client sent behind its head.
     pub async fn run<T: Transport>(self, io: &mut T, timer: &Timer, ahead: Vec<u8>) -> Moved {
-        let Tunnel { origin, early, timeout_ms, state } = self;
+        let Tunnel { origin, early, state, buffer_bytes, .. } = self;
+        let timeouts = (self.read_timeout_ms, self.send_timeout_ms, self.client_timeout_ms);
         let Origin { mut link, lease, .. } = origin;
-        let (mut up, mut down) = (Pipe::new(ahead), Pipe::new(early));
-        timer.arm(timeout_ms);
+        let (mut up, mut down) = (Pipe::new(ahead, buffer_bytes), Pipe::new(early, buffer_bytes));
+        let mut patience = Patience::of(&up, &down, timeouts);
+        timer.arm(patience.ms);
         let end = poll_fn(|cx| {
             let before = up.moved + down.moved;
             let sent = up.poll(io, &mut link.stream, cx);
             let got = down.poll(&mut link.stream, io, cx);
-            if up.moved + down.moved > before {
-                timer.arm(timeout_ms);
+            let now = Patience::of(&up, &down, timeouts);
+            if up.moved + down.moved > before || now != patience {
+                patience = now;
+                timer.arm(patience.ms);
             }
             match (sent, got) {
                 (Poll::Ready(Err(broken)), _) => Poll::Ready(End::Broken(broken, true)),
                 (_, Poll::Ready(Err(broken))) => Poll::Ready(End::Broken(broken, false)),
                 (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(End::Over),
-                _ => timer.poll_expired(cx).map(|()| End::TimedOut),
+                _ => timer.poll_expired(cx).map(|()| End::TimedOut(patience)),
             }
         })
         .await;
@@ -147,9 +164,27 @@ impl Tunnel {
     }
 }
 
+/// How long nothing may move, and whose silence that is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Patience {
+    ms: u64,
+    with_client: bool,
+}
+
+impl Patience {
+    /// The shortest that holds: with the server always, and with whoever takes nothing.
+    fn of(up: &Pipe, down: &Pipe, (read_ms, send_ms, client_ms): (u64, u64, u64)) -> Patience {
+        let server_ms = if up.is_blocked() { read_ms.min(send_ms) } else { read_ms };
+        match down.is_blocked() && client_ms < server_ms {
+            true => Patience { ms: client_ms, with_client: true },
+            false => Patience { ms: server_ms, with_client: false },
+        }
+    }
+}
+
 enum End {
     Over,
-    TimedOut,
+    TimedOut(Patience),
     /// Whether it was the direction to the server.
     Broken(Broken, bool),
 }
@@ -159,10 +194,14 @@ impl End {
         const DOING: &str = "while proxying upgraded connection";
         match self {
             End::Over => {}
-            End::TimedOut => state.complain(
-                Severity::Error,
-                format!("upstream timed out (110: Connection timed out) {DOING}"),
-            ),
+            End::TimedOut(patience) => {
+                let (who, severity) = match patience.with_client {
+                    true => ("client", Severity::Info),
+                    false => ("upstream", Severity::Error),
+                };
+                let text = format!("{who} timed out (110: Connection timed out) {DOING}");
+                state.complain(severity, text);
+            }
             End::Broken(broken, up) => {
                 let (call, error, of_client) = match broken {
                     Broken::From(error) => ("recv()", error, up),
@@ -197,7 +236,8 @@ mod tests {
     fn one_end_of_a_tunnel_may_end_before_the_other() {
         block_on(async {
             let ((mut a, mut left), (mut b, mut right)) = (pair(), pair());
-            let (mut up, mut down) = (Pipe::new(b"early ".to_vec()), Pipe::new(Vec::new()));
+            let mut up = Pipe::new(b"early ".to_vec(), 4096);
+            let mut down = Pipe::new(Vec::new(), 4096);
             left.write_all(b"question").unwrap();
             left.shutdown(Shutdown::Write).unwrap();
             let asked = poll_fn(|cx| up.poll(&mut a, &mut b, cx)).await;
@@ -214,5 +254,20 @@ mod tests {
             assert_eq!((&text[..], up.moved, down.moved), ("answer", 14, 6));
             assert_eq!(up.buf.capacity() + down.buf.capacity(), 0);
         });
+    }
+
+    #[test]
+    fn whoever_takes_nothing_has_a_time_of_his_own() {
+        let (quiet, full) = (Pipe::new(Vec::new(), 1), Pipe::new(b"x".to_vec(), 1));
+        let timeouts = (30, 20, 10);
+        for (up, down, ms, with_client) in [
+            (&quiet, &quiet, 30, false),
+            (&full, &quiet, 20, false),
+            (&quiet, &full, 10, true),
+            (&full, &full, 10, true),
+        ] {
+            assert!(Patience::of(up, down, timeouts) == Patience { ms, with_client });
+        }
+        assert!(!Patience::of(&quiet, &full, (30, 20, 40)).with_client);
     }
 }

@@ -2,6 +2,7 @@
 //! origin gets and what the log says. Where nginx behaves the same, each claim is held of both.
 
 mod bodies;
+mod connect;
 mod connections;
 mod downloads;
 mod names;

@@ -66,10 +66,8 @@ pub fn framing(head: &Head, buf: &[u8]) -> Result<Framing, Reject> {
         return Err(Reject::NoHost);
     }
     let body = body_length(head, buf, &seen)?;
-    match head.method {
-        Method::Connect => return Err(Reject::Connect),
-        Method::Trace => return Err(Reject::Trace),
-        _ => {}
+    if head.method == Method::Trace {
+        return Err(Reject::Trace);
     }
     let http11 = head.version == Version::Http11;
     let keep_alive = !seen.close && (http11 || seen.keep_alive);
@@ -89,8 +87,31 @@ fn target_host(head: &Head, buf: &[u8]) -> Result<Option<Span>, Reject> {
     let Some(host) = head.host else { return Ok(None) };
     let end = head.port.map_or(host.end, |port| port.end);
     let authority = Span { start: host.start, end };
-    split_host(authority.of(buf)).map_err(|_| Reject::InvalidTargetHost)?;
+    let (_, port) = split_host(authority.of(buf)).map_err(|_| Reject::InvalidTargetHost)?;
+    if head.method == Method::Connect && port == Some(0) {
+        // RFC 9110 §9.3.6.
+        return Err(Reject::InvalidTargetHost);
+    }
     Ok(Some(authority))
+}
+
+/// Whether a CONNECT is one that a tunnel can be made for: its target is an authority, and nothing
+/// that the tunnel's first bytes could be taken for is announced (RFC 9110 §9.3.6: no content).
+/// `tunnels`: whether there are any.
+pub fn check_connect(head: &Head, framing: &Framing, tunnels: bool) -> Result<(), Reject> {
+    if head.method != Method::Connect {
+        return Ok(());
+    }
+    if !tunnels {
+        return Err(Reject::Connect);
+    }
+    if head.host.is_none() {
+        return Err(Reject::InvalidRequest);
+    }
+    match framing.body {
+        BodyLength::None => Ok(()),
+        _ => Err(Reject::ConnectContent),
+    }
 }
 
 fn collect(head: &Head, buf: &[u8]) -> Result<Seen, Reject> {
@@ -305,7 +326,7 @@ pub fn nominates(head: &ResponseHead, buf: &[u8], name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::h1::{Options, Parser};
+    use crate::h1::{Options, Parser, Progress};
 
     fn frame(head: &str) -> Result<(Framing, Option<String>), Reject> {
         let mut parser = Parser::new();
@@ -374,7 +395,40 @@ mod tests {
     #[test]
     fn methods_that_nginx_never_serves_are_refused_last() {
         assert_eq!(frame("TRACE / HTTP/1.0\r\n\r\n"), Err(Reject::Trace));
-        assert_eq!(frame("CONNECT / HTTP/1.0\r\n\r\n"), Err(Reject::Connect));
         assert_eq!(frame("TRACE / HTTP/1.1\r\n\r\n"), Err(Reject::NoHost));
+    }
+
+    #[test]
+    fn connect_is_for_tunnels_and_names_a_host_and_a_port() {
+        for (head, tunnels, without) in [
+            ("CONNECT a:443 HTTP/1.0\r\n\r\n", Ok(()), Reject::Connect),
+            ("CONNECT [::1]:443 HTTP/1.0\r\n\r\n", Ok(()), Reject::Connect),
+            ("CONNECT / HTTP/1.0\r\n\r\n", Err(Reject::InvalidRequest), Reject::Connect),
+            (
+                "CONNECT a:443 HTTP/1.1\r\nHost: b\r\nContent-Length: 0\r\n\r\n",
+                Err(Reject::ConnectContent),
+                Reject::Connect,
+            ),
+            (
+                "CONNECT a:443 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+                Err(Reject::ConnectContent),
+                Reject::Connect,
+            ),
+        ] {
+            let mut parser = Parser::default();
+            let done = parser.parse(head.as_bytes(), &Options::default());
+            assert!(matches!(done, Ok(Progress::Complete { .. })), "{head}");
+            let framing = framing(parser.head(), head.as_bytes()).unwrap();
+            assert_eq!(check_connect(parser.head(), &framing, true), tunnels, "{head}");
+            assert_eq!(check_connect(parser.head(), &framing, false), Err(without), "{head}");
+        }
+        for (head, reject) in [
+            ("CONNECT a:443 HTTP/1.1\r\n\r\n", Reject::NoHost),
+            ("CONNECT a:0 HTTP/1.0\r\n\r\n", Reject::InvalidTargetHost),
+            ("CONNECT a:65536 HTTP/1.0\r\n\r\n", Reject::InvalidTargetHost),
+            ("CONNECT :1 HTTP/1.0\r\n\r\n", Reject::InvalidTargetHost),
+        ] {
+            assert_eq!(frame(head), Err(reject), "{head}");
+        }
     }
 }

@@ -14,7 +14,8 @@ pub mod response_field;
 
 pub use field::FieldId;
 pub use framing::{
-    BodyLength, Framing, ResponseBody, ResponseFraming, Sent, framing, response_framing,
+    BodyLength, Framing, ResponseBody, ResponseFraming, Sent, check_connect, framing,
+    response_framing,
 };
 pub use head::{Field, Head, Options, Parser, Progress, UriFlags, Version};
 pub use host::validate_host;

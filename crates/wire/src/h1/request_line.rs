@@ -91,7 +91,7 @@ impl RequestLine {
                         Some(_) => return Err(Reject::InvalidMethod),
                     }
                 }
-                State::SpacesBeforeUri => self.before_uri(ch, at)?,
+                State::SpacesBeforeUri => self.before_uri(ch, at, head)?,
                 State::Schema
                 | State::SchemaSlashes(_)
                 | State::HostStart
@@ -148,15 +148,21 @@ impl RequestLine {
         State::SpacesBeforeUri
     }
 
-    /// `OPTIONS *` and the authority form of CONNECT end here or at the schema with 400, as in
-    /// nginx.
-    fn before_uri(&mut self, ch: u8, at: usize) -> Result<State, Reject> {
+    /// `OPTIONS *` ends here with 400, as in nginx.
+    ///
+    /// DIFFERS(connect-authority): the target of CONNECT is an authority (RFC 9112 §3.2.3), which
+    /// nginx knows since it has tunnels; before, it is a malformed URI.
+    fn before_uri(&mut self, ch: u8, at: usize, head: &mut Head) -> Result<State, Reject> {
         self.target = at;
         match ch {
             b' ' => Ok(State::SpacesBeforeUri),
             b'/' => {
                 self.uri = at;
                 Ok(State::AfterSlash)
+            }
+            ch if head.method == Method::Connect => {
+                self.state = State::HostStart;
+                self.authority(ch, at, head)
             }
             ch if ch.is_ascii_alphabetic() => {
                 self.token = at;
@@ -212,6 +218,14 @@ impl RequestLine {
     fn authority_end(&mut self, ch: u8, at: usize, head: &mut Head) -> Result<State, Reject> {
         self.uri = at;
         match ch {
+            // No path, no query, and never without a port (RFC 9110 §9.3.6).
+            _ if head.method == Method::Connect => {
+                if ch != b' ' || head.port.is_none_or(|port| port.is_empty()) {
+                    return Err(Reject::InvalidRequest);
+                }
+                head.target = Span::new(self.target, at);
+                Ok(State::Http09)
+            }
             b'/' => Ok(State::AfterSlash),
             b'?' => {
                 head.uri_flags.args_start = Some(at as u32 + 1);

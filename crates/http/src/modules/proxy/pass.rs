@@ -4,19 +4,21 @@
 //! Invariant: what a request's text leads to is parsed as a configuration's would be, and resolved by
 //! nobody but the resolver.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use forebay_conf::{Error, Node};
 use forebay_rt::listen::Addr;
 use forebay_session::{
-    log::Severity,
-    resolver::Resolver,
-    upstream::{Group, address::Target},
-    var::Template,
+    log::Severity, resolver::Resolver, upstream::address::Target, var::Template,
 };
 
-use crate::{error_log::Lossy, module::Cx, request::Request, upstream::GroupRef};
+use crate::{
+    error_log::Lossy,
+    module::Cx,
+    request::Request,
+    upstream::{self, GroupRef},
+};
 
 /// What a URL of `proxy_pass` says besides the servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,32 +117,5 @@ pub async fn evaluate(
     let (target, uri) =
         Target::parse(rest, default_port, true).map_err(|why| fail(why, rest.as_bytes()))?;
     let url = url(&target, uri, tls);
-    if let Some(known) = r.plan.upstreams.find(&target) {
-        return Ok((GroupRef::Configured(known.clone()), url));
-    }
-    let addrs = match &target.addr {
-        Some(addr) => vec![addr.clone()],
-        None => resolve(r, &target, resolver).await?,
-    };
-    Ok((GroupRef::Own(Arc::new(Group::resolved(&target.host, &addrs))), url))
-}
-
-async fn resolve(
-    r: &Request,
-    target: &Target,
-    (resolver, timeout_ms): &(Arc<Resolver>, u64),
-) -> Result<Vec<Addr>, u16> {
-    match resolver.resolve(&target.host, *timeout_ms).await {
-        Ok(addrs) if !addrs.is_empty() => {
-            let with_port = |ip: &IpAddr| Addr::Tcp((*ip, target.port).into());
-            Ok(addrs.iter().map(with_port).collect())
-        }
-        Ok(_) => Err(502),
-        Err(error) => {
-            let host = &target.host;
-            let text = format_args!("{host} could not be resolved ({error})");
-            r.log_error(Severity::Error, text);
-            Err(502)
-        }
-    }
+    Ok((upstream::locate(r, &target, resolver).await?, url))
 }
