@@ -1,14 +1,20 @@
 //! Regular expressions as the configuration writes them: PCRE's syntax, in time linear in the text.
 //!
-//! Most patterns run on `regex`, which never backtracks. Look-around and back-references need
+//! [`pcre`] writes a pattern in the notation of an engine. Most patterns run on `regex`, which never backtracks. Look-around and back-references need
 //! `fancy-regex`, whose steps are bounded: a text that would take longer counts as no match.
 //!
+//! DIFFERS(regex-bounded): PCRE runs recursions, conditions and branch resets, and a pattern that
+//! backtracks as long as its match limit allows.
+//!
 //! Invariant: no pattern, however written, and no text can hold up a worker.
+
+mod pcre;
 
 use std::sync::Arc;
 
 use forebay_conf::{Error, Span};
 
+use self::pcre::Dialect;
 use crate::var::{Captures, Registry, Scope, VarId};
 
 /// How many steps a backtracking pattern may take for one text (PCRE's default match limit is ten
@@ -44,20 +50,14 @@ impl Regex {
             Error::emerg(span, format!("pcre2_compile() failed: {cause} in \"{shown}\""))
         };
         let text = std::str::from_utf8(pattern).map_err(|_| fail("invalid UTF-8".to_owned()))?;
-        let linear =
-            regex::bytes::RegexBuilder::new(text).case_insensitive(caseless).unicode(false).build();
-        let (engine, names): (_, Vec<Option<String>>) = match linear {
-            Ok(regex) => {
-                let names = regex.capture_names().map(|n| n.map(str::to_owned)).collect();
+        let (engine, names) = match linear(text, caseless).map_err(|why| fail(why.to_owned()))? {
+            Some(regex) => {
+                let names = owned(regex.capture_names());
                 (Engine::Linear(Arc::new(regex)), names)
             }
-            Err(_) => {
-                let flagged = if caseless { format!("(?i){text}") } else { text.to_owned() };
-                let regex = fancy_regex::RegexBuilder::new(&flagged)
-                    .backtrack_limit(BACKTRACK_LIMIT)
-                    .build()
-                    .map_err(|error| fail(error.to_string()))?;
-                let names = regex.capture_names().map(|n| n.map(str::to_owned)).collect();
+            None => {
+                let regex = bounded(text, caseless).map_err(fail)?;
+                let names = owned(regex.capture_names());
                 (Engine::Bounded(Arc::new(regex)), names)
             }
         };
@@ -128,6 +128,24 @@ impl Regex {
         }
         true
     }
+}
+
+/// The pattern for the engine that never backtracks; `None` if it needs the other.
+fn linear(text: &str, caseless: bool) -> Result<Option<regex::bytes::Regex>, &'static str> {
+    let written = pcre::write(text, Dialect::Linear)?;
+    let mut builder = regex::bytes::RegexBuilder::new(&written.text);
+    Ok(builder.case_insensitive(caseless).unicode(written.utf).build().ok())
+}
+
+fn bounded(text: &str, caseless: bool) -> Result<fancy_regex::Regex, String> {
+    let written = pcre::write(text, Dialect::Bounded)?.text;
+    let flagged = if caseless { format!("(?i){written}") } else { written };
+    let mut builder = fancy_regex::RegexBuilder::new(&flagged);
+    builder.backtrack_limit(BACKTRACK_LIMIT).build().map_err(|error| error.to_string())
+}
+
+fn owned<'n>(names: impl Iterator<Item = Option<&'n str>>) -> Vec<Option<String>> {
+    names.map(|name| name.map(str::to_owned)).collect()
 }
 
 #[cfg(test)]

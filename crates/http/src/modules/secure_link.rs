@@ -58,7 +58,7 @@ impl Module for SecureLink {
             "secure_link_secret",
             &["word"],
             "",
-            Contexts::LOCATION,
+            ANY,
             Arity::ONE,
             "The secret of links of the form /prefix/hash/link.",
             |c, n, _| value::set_bytes(&mut c.secret, n),

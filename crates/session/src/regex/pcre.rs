@@ -1,0 +1,487 @@
+//! PCRE's notation in that of the engines: what both know and mean otherwise is written so that it
+//! means what PCRE means (pcre2pattern(3)).
+//!
+//! Leaves out recursion, branch resets, conditions on groups, `\X` and `\C`, which no engine here has:
+//! they stay as they are and are refused by the compiler, `(?R)` here, because `regex` has another
+//! meaning for it.
+//!
+//! Invariant: a pattern is only written anew, never judged; what is wrong with it stays wrong.
+
+use std::{iter::Peekable, str::Chars};
+
+/// Which engine a pattern is written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `regex` over bytes, without Unicode.
+    Linear,
+    /// `fancy-regex` over text.
+    Bounded,
+}
+
+/// A pattern for one of the engines.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The pattern.
+    pub text: String,
+    /// It began with `(*UTF8)`: its letters are characters, not bytes.
+    pub utf: bool,
+}
+
+/// Writes a pattern for an engine. The error is the cause.
+pub fn write(pattern: &str, dialect: Dialect) -> Result<Written, &'static str> {
+    let (pattern, utf) = without_verbs(pattern);
+    let mut writer = Writer {
+        rest: pattern.chars().peekable(),
+        out: String::with_capacity(pattern.len() + 16),
+        dialect,
+        groups: count_groups(pattern),
+        opened: 0,
+        open: Vec::new(),
+        multiline: false,
+        extended: false,
+    };
+    writer.pattern()?;
+    Ok(Written { text: writer.out, utf })
+}
+
+/// Without `(*UTF8)` and the like in front, which matters, and options of newlines and of PCRE's
+/// working, which do not.
+fn without_verbs(mut pattern: &str) -> (&str, bool) {
+    let mut utf = false;
+    while let Some((verb, rest)) = pattern.strip_prefix("(*").and_then(|p| p.split_once(')')) {
+        match verb {
+            "UTF" | "UTF8" => utf = true,
+            "UCP" | "CR" | "LF" | "CRLF" | "ANYCRLF" | "ANY" | "BSR_ANYCRLF" | "BSR_UNICODE"
+            | "NO_START_OPT" | "NO_AUTO_POSSESS" | "NO_JIT" => {}
+            _ if verb.starts_with("LIMIT_") => {}
+            _ => break,
+        }
+        pattern = rest;
+    }
+    (pattern, utf)
+}
+
+/// How many capturing groups a pattern has.
+fn count_groups(pattern: &str) -> u32 {
+    let (mut count, mut in_class, mut rest) = (0, false, pattern.chars());
+    while let Some(c) = rest.next() {
+        match c {
+            '\\' => drop(rest.next()),
+            '[' => in_class = true,
+            ']' => in_class = false,
+            '(' if !in_class => count += u32::from(captures(rest.as_str())),
+            _ => {}
+        }
+    }
+    count
+}
+
+/// Whether the parenthesis before this opens a capturing group.
+fn captures(rest: &str) -> bool {
+    match rest.strip_prefix('?') {
+        None => !rest.starts_with('*'),
+        Some(kind) => {
+            let named = kind.starts_with('<') && !kind.starts_with("<=") && !kind.starts_with("<!");
+            named || kind.starts_with("P<") || kind.starts_with('\'')
+        }
+    }
+}
+
+struct Writer<'p> {
+    rest: Peekable<Chars<'p>>,
+    out: String,
+    dialect: Dialect,
+    /// Capturing groups, of the whole pattern and so far.
+    groups: u32,
+    opened: u32,
+    /// Whether each open parenthesis captures.
+    open: Vec<bool>,
+    multiline: bool,
+    extended: bool,
+}
+
+impl Writer<'_> {
+    fn pattern(&mut self) -> Result<(), &'static str> {
+        while let Some(c) = self.rest.next() {
+            match c {
+                '\\' => self.escape(),
+                '[' => self.class(),
+                '(' => self.parenthesis()?,
+                ')' => {
+                    self.open.pop();
+                    self.out.push(c);
+                }
+                '$' if !self.multiline => self.end(),
+                '{' if !self.at_quantifier() => self.out.push_str("\\{"),
+                '#' if self.extended => self.comment(),
+                _ => self.out.push(c),
+            }
+        }
+        Ok(())
+    }
+
+    /// `$` and `\Z`: the end of the text, or before a line feed that ends it. Where that would show,
+    /// within a group, an engine without look-around knows the very end only.
+    fn end(&mut self) {
+        let captured = self.open.contains(&true);
+        self.out.push_str(match self.dialect {
+            Dialect::Bounded => "(?=\\n?\\z)",
+            Dialect::Linear if captured => "\\z",
+            Dialect::Linear => "(?:\\n?\\z)",
+        });
+    }
+
+    /// Whether what follows a brace makes it a quantifier: `n}`, `n,}`, `n,m}`.
+    fn at_quantifier(&self) -> bool {
+        let mut rest = self.rest.clone();
+        let digits = |rest: &mut Peekable<Chars<'_>>| {
+            let mut count = 0;
+            while rest.next_if(char::is_ascii_digit).is_some() {
+                count += 1;
+            }
+            count
+        };
+        if digits(&mut rest) == 0 {
+            return false;
+        }
+        if rest.next_if_eq(&',').is_some() {
+            digits(&mut rest);
+        }
+        rest.next() == Some('}')
+    }
+
+    /// A comment of `(?x)`, to the end of its line.
+    fn comment(&mut self) {
+        while self.rest.next_if(|c| *c != '\n').is_some() {}
+    }
+
+    fn parenthesis(&mut self) -> Result<(), &'static str> {
+        let rest: String = self.rest.clone().collect();
+        let is_group = captures(&rest);
+        if let Some(comment) = rest.strip_prefix("?#").or(rest.strip_prefix("?C")) {
+            // A comment, or a call of the program, which nginx never asks for.
+            let skipped = comment.chars().take_while(|c| *c != ')').count() + 3;
+            self.skip(skipped);
+            return Ok(());
+        }
+        if rest.starts_with("?R)") || rest.starts_with("?0)") {
+            return Err("recursion is not supported");
+        }
+        self.open.push(is_group);
+        self.opened += u32::from(is_group);
+        self.out.push('(');
+        if let Some((name, _)) = rest.strip_prefix("?'").and_then(|name| name.split_once('\'')) {
+            self.out.push_str(&format!("?<{name}>"));
+            self.skip(name.chars().count() + 3);
+        } else if let Some(flags) = rest.strip_prefix('?') {
+            let end = flags.find(|c: char| !c.is_ascii_alphabetic());
+            let (on, after) = flags.split_at(end.unwrap_or(flags.len()));
+            if after.starts_with([')', ':', '-']) {
+                self.multiline |= on.contains('m');
+                self.extended |= on.contains('x');
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, count: usize) {
+        for _ in 0..count {
+            self.rest.next();
+        }
+    }
+
+    /// What follows a backslash outside of a class.
+    fn escape(&mut self) {
+        let Some(c) = self.rest.next() else { return self.out.push('\\') };
+        match c {
+            'Z' => self.end(),
+            'R' => self.out.push_str("(?:\\r\\n|[\\n\\x0B\\f\\r])"),
+            'N' => self.out.push_str("[^\\n]"),
+            'g' => self.group_reference(),
+            'k' => {
+                self.out.push_str("\\k");
+                if let Some(name) = self.braced() {
+                    self.out.push_str(&format!("<{name}>"));
+                }
+            }
+            '1'..='9' => self.back_reference(c),
+            'd' | 'w' | 's' | 'h' | 'v' | 'D' | 'W' | 'S' | 'H' | 'V' => self.kind(c, false),
+            _ => self.shared_escape(c),
+        }
+    }
+
+    /// An escape that means the same within a class.
+    fn shared_escape(&mut self, c: char) {
+        match c {
+            'Q' => self.quoted(),
+            'E' => {}
+            'e' => self.out.push_str("\\x1B"),
+            'c' => {
+                if let Some(c) = self.rest.next().filter(char::is_ascii) {
+                    self.byte(u32::from(c.to_ascii_uppercase()) ^ 0x40);
+                }
+            }
+            '0'..='7' => self.octal(c),
+            'x' | 'p' | 'P' => {
+                self.out.extend(['\\', c]);
+                if let Some(inner) = self.braced() {
+                    self.out.push_str(&format!("{{{inner}}}"));
+                }
+            }
+            // `regex` has meanings of its own for these.
+            '<' | '>' => self.out.push(c),
+            _ if c.is_ascii() => self.out.extend(['\\', c]),
+            _ => self.out.push(c),
+        }
+    }
+
+    /// `\Q…\E`: all of it as it stands.
+    fn quoted(&mut self) {
+        while let Some(c) = self.rest.next() {
+            if c == '\\' && self.rest.next_if_eq(&'E').is_some() {
+                return;
+            }
+            self.literal(c);
+        }
+    }
+
+    fn literal(&mut self, c: char) {
+        if c.is_ascii_punctuation() && c != '<' && c != '>' || c == ' ' {
+            self.out.push('\\');
+        }
+        self.out.push(c);
+    }
+
+    fn byte(&mut self, byte: u32) {
+        self.out.push_str(&format!("\\x{:02X}", byte & 0xff));
+    }
+
+    /// Up to three octal digits.
+    fn octal(&mut self, first: char) {
+        let mut number = first.to_digit(8).unwrap_or(0);
+        for _ in 0..2 {
+            let Some(digit) = self.rest.next_if(|c| c.is_digit(8)) else { break };
+            number = number * 8 + digit.to_digit(8).unwrap_or(0);
+        }
+        self.byte(number);
+    }
+
+    /// `\1` to `\9`, and more digits where there are as many groups; else an octal number.
+    fn back_reference(&mut self, first: char) {
+        let more: String = self.rest.clone().take_while(char::is_ascii_digit).collect();
+        let number: u32 = format!("{first}{more}").parse().unwrap_or(u32::MAX);
+        if !more.is_empty() && number > self.groups && first.is_digit(8) {
+            return self.octal(first);
+        }
+        self.out.push_str(&format!("\\{first}{more}"));
+        self.skip(more.len());
+    }
+
+    /// `\g1`, `\g{1}`, `\g{-1}`, `\g{name}`.
+    fn group_reference(&mut self) {
+        let name = self.braced().unwrap_or_else(|| {
+            let mut name = String::new();
+            while let Some(c) = self.rest.next_if(|c| c.is_ascii_digit() || *c == '-') {
+                name.push(c);
+            }
+            name
+        });
+        match name.parse::<i64>() {
+            Ok(number) if number < 0 => {
+                let from_here = i64::from(self.opened) + 1 + number;
+                self.out.push_str(&format!("\\{from_here}"));
+            }
+            Ok(number) => self.out.push_str(&format!("\\{number}")),
+            Err(_) => self.out.push_str(&format!("\\k<{name}>")),
+        }
+    }
+
+    /// `{…}`, if that follows.
+    fn braced(&mut self) -> Option<String> {
+        self.rest.next_if_eq(&'{')?;
+        let inner: String = self.rest.clone().take_while(|c| *c != '}').collect();
+        self.skip(inner.chars().count() + 1);
+        Some(inner)
+    }
+
+    /// Kinds of bytes. Those of lines and blanks mean other things to the engines, and over text
+    /// digits and words would be those of all scripts.
+    fn kind(&mut self, c: char, in_class: bool) {
+        let members = match (c.to_ascii_lowercase(), self.dialect) {
+            ('h', _) => "\\t \\xA0",
+            ('v', _) => "\\n\\x0B\\f\\r",
+            ('d', Dialect::Bounded) => "0-9",
+            ('w', Dialect::Bounded) => "A-Za-z0-9_",
+            ('s', Dialect::Bounded) => "\\t\\n\\x0B\\f\\r ",
+            _ => return self.out.extend(['\\', c]),
+        };
+        match (c.is_ascii_uppercase(), in_class) {
+            (true, _) => self.out.push_str(&format!("[^{members}]")),
+            (false, true) => self.out.push_str(members),
+            (false, false) => self.out.push_str(&format!("[{members}]")),
+        }
+    }
+
+    /// A class, behind its bracket. A bracket within it, `&&`, `--` and `~~` are nothing special.
+    fn class(&mut self) {
+        self.out.push('[');
+        if self.rest.next_if_eq(&'^').is_some() {
+            self.out.push('^');
+        }
+        if self.rest.next_if_eq(&']').is_some() {
+            self.out.push_str("\\]");
+        }
+        // Whether a minus may begin the second half of a range: there is a first half.
+        let mut begun = false;
+        while let Some(c) = self.rest.next() {
+            match c {
+                ']' => return self.out.push(c),
+                '-' if begun && self.rest.peek() != Some(&']') => {
+                    self.out.push('-');
+                    if self.rest.next_if_eq(&'-').is_some() {
+                        self.out.push_str("\\-");
+                    }
+                    begun = false;
+                    continue;
+                }
+                '[' if self.posix_name() => {
+                    begun = false;
+                    continue;
+                }
+                '\\' => {
+                    begun = self.class_escape();
+                    continue;
+                }
+                '[' | '-' | '&' | '~' => self.out.extend(['\\', c]),
+                '#' | ' ' if self.extended => self.out.extend(['\\', c]),
+                _ => self.out.push(c),
+            }
+            begun = true;
+        }
+    }
+
+    /// `[:alpha:]` within a class, behind its bracket.
+    fn posix_name(&mut self) -> bool {
+        let rest: String = self.rest.clone().collect();
+        let Some((name, _)) = rest.strip_prefix(':').and_then(|rest| rest.split_once(":]")) else {
+            return false;
+        };
+        if name.contains(['[', ']', '\\']) {
+            return false;
+        }
+        self.out.push_str(&format!("[:{name}:]"));
+        self.skip(name.chars().count() + 3);
+        true
+    }
+
+    /// What follows a backslash within a class; whether it is one byte, which may begin a range.
+    fn class_escape(&mut self) -> bool {
+        let Some(c) = self.rest.next() else {
+            self.out.push('\\');
+            return false;
+        };
+        match c {
+            'd' | 'w' | 's' | 'h' | 'v' | 'D' | 'W' | 'S' | 'H' | 'V' => {
+                self.kind(c, true);
+                return false;
+            }
+            'b' => self.byte(8),
+            _ => self.shared_escape(c),
+        }
+        !matches!(c, 'p' | 'P' | 'Q' | 'E')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn linear(pattern: &str) -> String {
+        write(pattern, Dialect::Linear).unwrap().text
+    }
+
+    #[test]
+    fn what_means_the_same_stays_as_it_is() {
+        for pattern in [
+            r"^/(?<name>[^/]+)/(?P<rest>.*)x",
+            r"\.(?:css|js|jpe?g)",
+            r"[\w\-\.]+[[:alpha:]][^a-z0-9_-]{2,}?",
+            r"(?i)a{2}b{2,}c{2,3}+\d\D\s\S\w\W\b\B\A\z",
+            r"\x41\x{42}\p{L}\pL\n\r\t\f\a\_\-\/\ ",
+            r"(?=a)(?!a)(?<=a)(?<!a)(?>a)a\1",
+            r"(?m)^a$",
+            "a\\",
+            "[a",
+            "(?'a",
+        ] {
+            let written = linear(pattern);
+            // But for a minus that stands for itself, which may be escaped.
+            assert_eq!(written.replace("_\\-]", "_-]"), pattern, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn what_the_engines_read_otherwise_is_written_anew() {
+        for (pattern, expected) in [
+            ("^/a$", r"^/a(?:\n?\z)"),
+            ("(a|$)", r"(a|\z)"),
+            ("(?:a|$)", r"(?:a|(?:\n?\z))"),
+            (r"a\Z", r"a(?:\n?\z)"),
+            (r"a\$", r"a\$"),
+            ("[$]", "[$]"),
+            ("[[]", r"[\[]"),
+            ("[^[a]", r"[^\[a]"),
+            ("[]a]", r"[\]a]"),
+            ("[^]a]", r"[^\]a]"),
+            ("[a&&b~~c]", r"[a\&\&b\~\~c]"),
+            ("[+--]", r"[+-\-]"),
+            (r"[\w-x]", r"[\w\-x]"),
+            ("[-a]", r"[\-a]"),
+            ("[[:alpha:]-x]", r"[[:alpha:]\-x]"),
+            ("[[:a]", r"[\[:a]"),
+            (r"\h+\H\v", r"[\t \xA0]+[^\t \xA0][\n\x0B\f\r]"),
+            (r"[\h\b]", r"[\t \xA0\x08]"),
+            (r"\<a\>", "<a>"),
+            (r"\Qa.b\E+", r"a\.b+"),
+            (r"\Q[x", r"\[x"),
+            (r"\e\cA\ca", r"\x1B\x01\x01"),
+            (r"\0\012\101", r"\x00\x0A\x41"),
+            (r"[\101]", r"[\x41]"),
+            (r"\R\N", r"(?:\r\n|[\n\x0B\f\r])[^\n]"),
+            (r"(a)\g1\g{1}\g{-1}\g{n}", r"(a)\1\1\1\k<n>"),
+            (r"\k{n}", r"\k<n>"),
+            ("(?'n'a)", "(?<n>a)"),
+            ("a(?#b)c", "ac"),
+            ("a{,3}b{x}{", r"a\{,3}b\{x}\{"),
+            ("(?x)a # (b\n[ #]", "(?x)a \n[\\ \\#]"),
+            ("\\é", "é"),
+        ] {
+            assert_eq!(linear(pattern), expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn over_text_kinds_are_those_of_ascii() {
+        for (pattern, expected) in [
+            (r"\d\W", "[0-9][^A-Za-z0-9_]"),
+            (r"[\w\S]", r"[A-Za-z0-9_[^\t\n\x0B\f\r ]]"),
+            ("(a$)", r"(a(?=\n?\z))"),
+        ] {
+            assert_eq!(write(pattern, Dialect::Bounded).unwrap().text, expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn verbs_in_front_are_taken_off() {
+        let utf = |text: &str| Ok(Written { text: text.into(), utf: true });
+        assert_eq!(write("(*UTF8)a", Dialect::Linear), utf("a"));
+        assert_eq!(write("(*ANYCRLF)(*UTF)a", Dialect::Linear), utf("a"));
+        assert_eq!(linear("(*LIMIT_MATCH=9)a"), "a");
+        assert_eq!(linear("(*FAIL)"), "(*FAIL)");
+    }
+
+    #[test]
+    fn recursion_is_refused() {
+        assert_eq!(write("a(?R)?", Dialect::Linear), Err("recursion is not supported"));
+    }
+}
