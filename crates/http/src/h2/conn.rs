@@ -30,7 +30,7 @@ use super::{
     calm::Calm,
     client::{Coming, StreamClient},
     output::Output,
-    stream::{NEVER, Stream, Task, Work},
+    stream::{NEVER, Sent, Stream, Task, Work},
 };
 use crate::{
     core,
@@ -141,7 +141,7 @@ pub struct Conn<F> {
     pub(super) send_window: i64,
     pub(super) recv_window: i64,
     /// Bytes of DATA frames that are not yet counted to a request.
-    pub(super) data_sent: u64,
+    pub(super) data_sent: Sent,
     /// What left our memory and is not yet credited.
     pub(super) recv_due: u32,
     pub(super) calm: Calm,
@@ -193,7 +193,7 @@ impl<F: Future<Output = Request>> Conn<F> {
             early: Vec::new(),
             send_window: DEFAULT_WINDOW.into(),
             recv_window: CONNECTION_WINDOW.into(),
-            data_sent: 0,
+            data_sent: Sent::default(),
             recv_due: 0,
             calm: Calm::default(),
             turn: 0,

@@ -3,7 +3,8 @@
 //! Top down: `serve` runs one task a connection. `conn` goes round in it: `receive` reads frames and
 //! opens `stream`s, whose requests the engine answers as futures polled right there; `send` writes
 //! heads and, as windows and priorities allow, bodies; everything that is ready leaves in one system
-//! call. `tunnel` makes a stream a byte stream (RFC 8441). `calm` counts what only costs work; an idle connection holds its tables and nothing else.
+//! call. `tunnel` makes a stream a byte stream (RFC 8441). `calm` counts what only costs work; an idle
+//! connection holds its tables and nothing else.
 //!
 //! Answers nginx's `ngx_http_v2.c` and `ngx_http_v2_filter_module.c`. RFC 9113, RFC 9218.
 //!

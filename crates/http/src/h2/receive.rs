@@ -25,7 +25,7 @@ use super::{
     client::{Coming, Inbox, StreamClient},
     conn::{ANNOUNCING_PING, CONNECTION_WINDOW, Closing, Conn, Phase, Section},
     head,
-    stream::{NEVER, Stream, Task, Work},
+    stream::{NEVER, Sent, Stream, Task, Work},
     tunnel,
 };
 use crate::{
@@ -316,15 +316,16 @@ impl<F: Future<Output = Request>> Conn<F> {
     pub(super) fn after_waiting(&mut self, at: usize) {
         let stream = &mut self.streams[at];
         if !stream.reset {
+            // DIFFERS(h2-continue): nginx says this in HTTP/1 only (ngx_http_test_expect).
             if stream.inbox.take_continue() {
                 let out = self.out.buf();
                 let len = head::write_interim(100, &[], stream.id, &mut self.encoder, out);
-                stream.sent_bytes += len as u64;
+                stream.sent.add(Sent { head: len as u64, body: 0 });
             }
             for (status, fields) in stream.inbox.take_hints() {
                 let out = self.out.buf();
                 let len = head::write_interim(status, &fields, stream.id, &mut self.encoder, out);
-                stream.sent_bytes += len as u64;
+                stream.sent.add(Sent { head: len as u64, body: 0 });
             }
         }
         let taken = stream.inbox.take_taken();
@@ -541,7 +542,10 @@ impl<F: Future<Output = Request>> Conn<F> {
             if framing.upgrade {
                 tunnel::offer(input);
             }
-            target::resolve(&mut r, &plan, names)?;
+            target::resolve(&mut r, &plan, names).inspect_err(|_| {
+                // Nor has nginx written it yet when a host or path is none.
+                r.input_mut().head.request_line = Default::default();
+            })?;
             Ok(framing)
         });
         r.keep_alive = true;
@@ -601,7 +605,7 @@ impl<F: Future<Output = Request>> Conn<F> {
             recv_window: window.into(),
             announced,
             read_bytes: 0,
-            sent_bytes: 0,
+            sent: Sent::default(),
             outbox: None,
             end_sent: false,
             priority,

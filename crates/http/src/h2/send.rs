@@ -28,7 +28,7 @@ use super::{
     client::{Coming, StreamClient},
     conn::Conn,
     head, receive,
-    stream::{NEVER, Next, Sending, Stream, Task, Work},
+    stream::{NEVER, Next, Sending, Sent, Stream, Task, Work},
     tunnel::{self, Outbox},
     wake::StreamWaker,
 };
@@ -48,7 +48,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         self.after_waiting(at);
         let stream = &mut self.streams[at];
         r.bytes_read += mem::take(&mut stream.read_bytes);
-        r.bytes_sent += mem::take(&mut stream.sent_bytes);
+        stream.sent.count(&mut r);
         if stream.is_after {
             self.streams.swap_remove(at);
             self.logged(r);
@@ -104,14 +104,13 @@ impl<F: Future<Output = Request>> Conn<F> {
         let max_head = self.peer.max_frame_size as usize;
         let out = self.out.buf();
         let written = head::write(&r, stream.id, ends, max_head, &mut self.encoder, out) as u64;
-        r.head_sent = written;
-        r.bytes_sent += written;
+        Sent { head: written, body: 0 }.count(&mut r);
         match whole {
             Some(bytes) => {
                 if !ends {
                     let id = stream.id;
                     self.write_data(at, id, bytes, true);
-                    r.bytes_sent += mem::take(&mut self.data_sent);
+                    mem::take(&mut self.data_sent).count(&mut r);
                 }
                 self.ended(at, r);
             }
@@ -138,8 +137,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         let stream = &mut self.streams[at];
         let out = self.out.buf();
         let written = head::write(&r, stream.id, false, max_head, &mut self.encoder, out) as u64;
-        r.head_sent = written;
-        r.bytes_sent += written;
+        Sent { head: written, body: 0 }.count(&mut r);
         let outbox = Rc::new(Outbox::default());
         stream.outbox = Some(outbox.clone());
         let client = StreamClient::of_tunnel(stream.inbox.clone(), outbox);
@@ -171,7 +169,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         stream.inbox.wake();
         let id = stream.id;
         self.write_data(at, id, bytes, is_end);
-        self.streams[at].sent_bytes += mem::take(&mut self.data_sent);
+        self.streams[at].sent.add(mem::take(&mut self.data_sent));
     }
 
     /// Nothing more comes through a tunnel.
@@ -209,7 +207,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         }
         self.send_window -= len as i64;
         self.streams[at].send_window -= len as i64;
-        self.data_sent += (HEAD_BYTES + len) as u64;
+        self.data_sent.add(Sent { head: HEAD_BYTES as u64, body: len as u64 });
         self.calm.sent(len);
     }
 
@@ -300,13 +298,13 @@ impl<F: Future<Output = Request>> Conn<F> {
             && sending.is_drained();
         if !is_last {
             self.write_data(at, id, bytes, false);
-            sending.r.bytes_sent += mem::take(&mut self.data_sent);
+            mem::take(&mut self.data_sent).count(&mut sending.r);
             self.streams[at].work = Work::Sending(sending);
             return;
         }
         self.write_data(at, id, bytes, true);
         let Sending { mut r, .. } = *sending;
-        r.bytes_sent += mem::take(&mut self.data_sent);
+        mem::take(&mut self.data_sent).count(&mut r);
         self.ended(at, r);
     }
 
@@ -317,10 +315,10 @@ impl<F: Future<Output = Request>> Conn<F> {
             let max = self.peer.max_frame_size as usize;
             let out = self.out.buf();
             let len = head::write_trailers(&r.response, id, max, &mut self.encoder, out);
-            r.bytes_sent += len as u64;
+            Sent { head: len as u64, body: 0 }.count(&mut r);
         } else {
             self.write_data(at, id, Bytes::new(), true);
-            r.bytes_sent += mem::take(&mut self.data_sent);
+            mem::take(&mut self.data_sent).count(&mut r);
         }
         self.ended(at, r);
     }

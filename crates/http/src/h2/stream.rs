@@ -56,6 +56,30 @@ pub async fn run(mut r: Request, mut client: StreamClient, task: Task) -> Reques
     r
 }
 
+/// What went out for a request. As in nginx, what frames cost beside their payload belongs to the head:
+/// `$body_bytes_sent` is what it would be in HTTP/1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Bytes of heads, and of frames around bodies.
+    pub head: u64,
+    /// Bytes of bodies.
+    pub body: u64,
+}
+
+impl Sent {
+    /// More of it.
+    pub fn add(&mut self, more: Sent) {
+        self.head += more.head;
+        self.body += more.body;
+    }
+
+    /// Counts it to a request.
+    pub fn count(self, r: &mut Request) {
+        r.head_sent += self.head;
+        r.bytes_sent += self.head + self.body;
+    }
+}
+
 /// Where a stream stands.
 pub enum Work<F> {
     /// The engine works on it.
@@ -99,8 +123,8 @@ pub struct Stream<F> {
     pub announced: Option<u64>,
     /// Bytes of the request body on the wire.
     pub read_bytes: u64,
-    /// Bytes of frames that are not counted to the request yet: interim responses, a tunnel's.
-    pub sent_bytes: u64,
+    /// What is not counted to the request yet: interim responses, a tunnel's.
+    pub sent: Sent,
     /// What the client is to get, once the stream is a tunnel.
     pub outbox: Option<Rc<Outbox>>,
     /// Whether END_STREAM has been sent; the client may go on.

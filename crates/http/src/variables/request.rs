@@ -6,7 +6,7 @@ use std::{
 
 use forebay_rt::clock;
 use forebay_session::var::Registry;
-use forebay_wire::h1::FieldId;
+use forebay_wire::h1::{BodyLength, FieldId};
 
 use super::{put, put_joined, put_number, put_seconds, put_some};
 use crate::{body_in::RequestBody, credentials, files, request::Request};
@@ -105,7 +105,12 @@ fn content_length(r: &Request, out: &mut Vec<u8>) -> bool {
         return true;
     }
     match &r.body {
-        RequestBody::Memory(body) if !body.is_empty() => put_number(out, body.len() as u64),
+        // One that came in chunks has been counted, even if there was nothing in them.
+        RequestBody::Memory(body)
+            if !body.is_empty() || r.input.framing.body == BodyLength::Chunked =>
+        {
+            put_number(out, body.len() as u64)
+        }
         RequestBody::File(file) => put_number(out, file.len),
         _ => false,
     }

@@ -1,7 +1,7 @@
 //! A client that speaks in frames, whole or broken, as it is told.
 
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
@@ -72,6 +72,11 @@ impl Peer {
         Peer { stream, input: Vec::new(), encoder, decoder }
     }
 
+    /// The client's port.
+    pub fn port(&self) -> u16 {
+        self.stream.local_addr().expect("an address").port()
+    }
+
     /// Sends bytes.
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("send");
@@ -116,20 +121,25 @@ impl Peer {
 
     /// The next frame; `None` when the connection is closed.
     pub fn next(&mut self) -> Option<(Head, Vec<u8>)> {
+        self.try_next().unwrap_or_else(|error| panic!("nothing comes: {error}"))
+    }
+
+    /// The same, where nothing may come.
+    pub fn try_next(&mut self) -> io::Result<Option<(Head, Vec<u8>)>> {
         loop {
             if let Some(head) = Head::parse(&self.input)
                 && self.input.len() >= HEAD_BYTES + head.len
             {
                 let payload = self.input[HEAD_BYTES..HEAD_BYTES + head.len].to_vec();
                 self.input.drain(..HEAD_BYTES + head.len);
-                return Some((head, payload));
+                return Ok(Some((head, payload)));
             }
             let mut piece = [0; 65_536];
             match self.stream.read(&mut piece) {
-                Ok(0) => return None,
+                Ok(0) => return Ok(None),
                 Ok(read) => self.input.extend_from_slice(&piece[..read]),
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
-                Err(error) => panic!("nothing comes: {error}"),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+                Err(error) => return Err(error),
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Invariant: each test has a server of its own, and waits for what it can see, never for a time.
 
 mod client;
+mod differential;
 mod floods;
 mod proxied;
 mod requests;

@@ -31,7 +31,7 @@ fn a_request_is_answered_and_logged() {
     let logged = || server.access_log().lines().count() == 2;
     assert!(wait_for(logged, Duration::from_secs(10)));
     let log = server.access_log();
-    assert!(log.contains("GET /text?x HTTP/2.0 200 14 HTTP/2.0 h2c 1 OK"), "{log}");
+    assert!(log.contains("GET /text?x HTTP/2.0 200 5 HTTP/2.0 h2c 1 OK"), "{log}");
     assert!(log.contains("GET /none HTTP/2.0 404 "), "{log}");
 }
 

@@ -274,11 +274,11 @@ impl<'a> RequestBuilder<'a> {
     /// the outcome, for the log.
     pub fn finish(mut self, end_stream: bool) -> Result<Framing, Refusal> {
         self.write_line();
-        if let Some(refusal) = self.refusal {
+        if let Err(refusal) = self.check() {
+            // As in nginx, which writes it when all else is right: `$request` is empty.
+            self.head.request_line = Span::default();
             return Err(refusal);
         }
-        self.check_pseudo()?;
-        self.one_host()?;
         self.join_cookies();
         let (head, buf) = (self.head, &self.buf[..]);
         let host = head.value(FieldId::Host).ok_or(Reject::NoHost)?;
@@ -299,16 +299,27 @@ impl<'a> RequestBuilder<'a> {
             (Some(length), false) => BodyLength::Length(length),
             (None, false) => BodyLength::Chunked,
         };
-        match head.method {
-            Method::Connect => return Err(Reject::Connect.into()),
-            Method::Trace => return Err(Reject::Trace.into()),
-            _ => {}
+        if head.method == Method::Trace {
+            return Err(Reject::Trace.into());
         }
-        request_line::scan_target(buf, head.target, head)?;
         let expects = |value: Span| value.of(buf).eq_ignore_ascii_case(b"100-continue");
         let expect_continue =
             !end_stream && !upgrade && head.value(FieldId::Expect).is_some_and(expects);
         Ok(Framing { host: Some(host), body, keep_alive: true, expect_continue, upgrade })
+    }
+
+    /// Whether the fields make a request.
+    fn check(&mut self) -> Result<(), Refusal> {
+        if let Some(refusal) = self.refusal {
+            return Err(refusal);
+        }
+        self.check_pseudo()?;
+        self.one_host()?;
+        if self.head.method == Method::Connect {
+            // nginx misses the path.
+            return Err(Reject::InvalidRequest.into());
+        }
+        Ok(request_line::scan_target(self.buf, self.head.target, self.head)?)
     }
 
     /// RFC 9113 §8.3.1 and §8.5.
@@ -580,7 +591,7 @@ mod tests {
                 Some(Reject::UriTooLong),
             ),
             (&[(":method", "CONNECT"), (":scheme", "http"), (":path", "/")], None),
-            (&[(":method", "CONNECT"), (":authority", "a:1")], Some(Reject::Connect)),
+            (&[(":method", "CONNECT"), (":authority", "a:1")], Some(Reject::InvalidRequest)),
             (
                 &[(":method", "TRACE"), (":scheme", "http"), (":path", "/"), ("host", "a")],
                 Some(Reject::Trace),
