@@ -4,20 +4,24 @@
 use std::{
     fs::File,
     future::poll_fn,
-    io::Write,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     rc::Rc,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
+use forebay_rt::threads::{Overflow, Pool, Task};
 use forebay_session::log::Severity;
 use forebay_wire::h1::BodyLength;
 
 use crate::{
     client::{self, Client},
     core::{BodyInFile, TempPath},
+    files,
     request::Request,
 };
 
@@ -53,18 +57,39 @@ pub struct TempFile {
     /// Where it is.
     pub path: PathBuf,
     /// The open file, written to its end.
-    pub file: File,
+    pub file: Arc<File>,
     /// Its bytes.
     pub len: u64,
     keep: bool,
+    /// Who writes it and removes it, where that is not the event loop (`aio_write`).
+    pool: Option<Arc<Pool>>,
 }
 
 impl Drop for TempFile {
     fn drop(&mut self) {
-        if !self.keep {
-            // Somebody may have moved it away (`dav`), which is how such a file is meant to end.
-            let _ = std::fs::remove_file(&self.path);
+        if self.keep {
+            return;
         }
+        let path = std::mem::take(&mut self.path);
+        let unwanted = Unwanted { path, _file: self.file.clone() };
+        if let Some(pool) = &self.pool {
+            // Where there is no room for a task it is dropped at once, and the file with it.
+            let _ = pool.run(move || drop(unwanted));
+        }
+    }
+}
+
+/// A file that goes when this does: its name, and then, with the last descriptor, its blocks, for which
+/// the kernel may wait for the disk.
+struct Unwanted {
+    path: PathBuf,
+    _file: Arc<File>,
+}
+
+impl Drop for Unwanted {
+    fn drop(&mut self) {
+        // Somebody may have moved it away (`dav`), which is how such a file is meant to end.
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -94,7 +119,10 @@ impl TempFile {
                 opened = options.open(&path);
             }
             match opened {
-                Ok(file) => return Ok(TempFile { path, file, len: 0, keep }),
+                Ok(file) => {
+                    let file = Arc::new(file);
+                    return Ok(TempFile { path, file, len: 0, keep, pool: None });
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -104,9 +132,22 @@ impl TempFile {
 
     /// Adds bytes at its end.
     pub fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.file.write_all(bytes)?;
+        self.file.write_all_at(bytes, self.len)?;
         self.len += bytes.len() as u64;
         Ok(())
+    }
+
+    /// The same by a thread of the pool, from now on that of the file; the bytes count as written when
+    /// the task is done.
+    pub fn append_in(
+        &mut self,
+        pool: &Arc<Pool>,
+        bytes: Bytes,
+    ) -> std::io::Result<Task<std::io::Result<()>>> {
+        let (file, at) = (self.file.clone(), self.len);
+        self.pool.get_or_insert_with(|| pool.clone());
+        self.len += bytes.len() as u64;
+        pool.run(move || file.write_all_at(&bytes, at)).map_err(std::io::Error::other)
     }
 }
 
@@ -152,15 +193,13 @@ pub async fn read_as(
         let spill = memory.len() + piece.len() > in_memory || (end && mode != BodyInFile::Off);
         let empty = end && memory.is_empty() && r.input.framing.body == BodyLength::None;
         if file.is_none() && spill && !empty {
-            file = Some(spill_into(r, &temp_path, mode)?);
+            file = Some(spill_into(r, &temp_path, mode).await?);
         }
         match &mut file {
             None => memory.extend_from_slice(&piece),
             Some(file) => {
-                let kept = std::mem::take(&mut memory);
-                if let Err(error) = file.append(&kept).and_then(|()| file.append(&piece)) {
-                    return Err(write_failed(r, &file.path, &error));
-                }
+                write(r, file, std::mem::take(&mut memory).into()).await?;
+                write(r, file, piece).await?;
             }
         }
         if end {
@@ -174,9 +213,13 @@ pub async fn read_as(
     Ok(())
 }
 
-fn spill_into(r: &Request, at: &TempPath, mode: BodyInFile) -> Result<TempFile, u16> {
-    let file = TempFile::create(at, mode == BodyInFile::On)
-        .map_err(|error| write_failed(r, &at.path, &error))?;
+async fn spill_into(r: &Request, at: &Arc<TempPath>, mode: BodyInFile) -> Result<TempFile, u16> {
+    let (below, keep) = (at.clone(), mode == BodyInFile::On);
+    let made = match files::write_pool(r) {
+        None => TempFile::create(at, keep),
+        Some(pool) => wait(pool.run(move || TempFile::create(&below, keep))).await,
+    };
+    let file = made.map_err(|error| write_failed(r, &at.path, &error))?;
     if mode == BodyInFile::Off {
         r.log_error(
             Severity::Warn,
@@ -189,8 +232,122 @@ fn spill_into(r: &Request, at: &TempPath, mode: BodyInFile) -> Result<TempFile, 
     Ok(file)
 }
 
+/// Adds a piece to the file, in the thread pool if that is configured.
+///
+/// DIFFERS(aio-write-bodies): nginx writes request bodies in its event loop all the same.
+async fn write(r: &Request, file: &mut TempFile, piece: Bytes) -> Result<(), u16> {
+    if piece.is_empty() {
+        return Ok(());
+    }
+    let written = match files::write_pool(r) {
+        None => file.append(&piece),
+        Some(pool) => match file.append_in(&pool, piece) {
+            Ok(task) => done(task.await),
+            Err(error) => Err(error),
+        },
+    };
+    written.map_err(|error| write_failed(r, &file.path, &error))
+}
+
+/// What became of a task, if there was room for it.
+async fn wait<T>(task: Result<Task<std::io::Result<T>>, Overflow>) -> std::io::Result<T> {
+    done(task.map_err(std::io::Error::other)?.await)
+}
+
+fn done<T>(result: Option<std::io::Result<T>>) -> std::io::Result<T> {
+    result.unwrap_or_else(|| Err(std::io::Error::other("the writing thread panicked")))
+}
+
 fn write_failed(r: &Request, path: &Path, error: &std::io::Error) -> u16 {
     let cause = forebay_conf::error::errno_text(error);
     r.log_error(Severity::Crit, format_args!("pwrite() \"{}\" failed ({cause})", path.display()));
     500
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::VecDeque,
+        future::Future,
+        pin::pin,
+        sync::mpsc,
+        task::{Context, Poll},
+    };
+
+    use forebay_rt::{task::block_on, threads};
+    use forebay_testkit::tempdir::TempDir;
+
+    use super::*;
+    use crate::{client::BodyError, testing};
+
+    /// A client that sends these pieces.
+    struct Pieces(VecDeque<&'static str>);
+
+    impl Client for Pieces {
+        fn poll_body(
+            &mut self,
+            _limit: u64,
+            _timeout_ms: u64,
+            _cx: &mut Context<'_>,
+        ) -> Poll<Result<Option<Bytes>, BodyError>> {
+            Poll::Ready(Ok(self.0.pop_front().map(Bytes::from)))
+        }
+    }
+
+    /// A request with a body of 12 bytes, of which two fit into memory.
+    fn posted(dir: &TempDir, conf: &str) -> (Request, Pieces) {
+        let path = dir.path().display();
+        let conf = format!("client_body_buffer_size 2; client_body_temp_path {path}; {conf}");
+        let mut r = testing::request(&conf, "POST / HTTP/1.1\r\nHost: h\r\n\r\n");
+        r.input_mut().framing.body = BodyLength::Length(12);
+        (r, Pieces(["a", "bc", "def", "ghij", "kl"].into()))
+    }
+
+    fn files(dir: &TempDir) -> Vec<String> {
+        let read = |entry: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(entry.unwrap().path()).unwrap()
+        };
+        std::fs::read_dir(dir.path()).unwrap().map(read).collect()
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_to_a_file_whoever_writes_it() {
+        for conf in ["", "aio threads; aio_write on;", "aio_write on;"] {
+            let dir = TempDir::new().unwrap();
+            let (mut r, mut client) = posted(&dir, conf);
+            block_on(read(&mut r, &mut client)).unwrap();
+            assert_eq!(files(&dir), ["abcdefghijkl"], "{conf}");
+            drop(r);
+            // A thread of the pool may still be about to remove it.
+            while !files(&dir).is_empty() {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn a_disk_that_stands_still_does_not_hold_up_the_event_loop() {
+        threads::configure("stuck_disk", 1, 100);
+        let (release, released) = mpsc::channel::<()>();
+        let stuck = threads::pool("stuck_disk").run(move || released.recv()).expect("room");
+        let dir = TempDir::new().unwrap();
+        let (mut r, mut client) = posted(&dir, "aio threads=stuck_disk; aio_write on;");
+        block_on(async {
+            let mut reading = pin!(read(&mut r, &mut client));
+            let polled = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await;
+            assert!(polled.is_pending() && files(&dir).is_empty());
+            release.send(()).expect("the thread waits");
+            assert_eq!(reading.await, Ok(()));
+        });
+        assert!(block_on(stuck).is_some());
+        assert_eq!(files(&dir), ["abcdefghijkl"]);
+    }
+
+    #[test]
+    fn without_room_in_the_pool_the_request_ends_with_500() {
+        threads::configure("no_room_to_write", 1, 0);
+        let dir = TempDir::new().unwrap();
+        let (mut r, mut client) = posted(&dir, "aio threads=no_room_to_write; aio_write on;");
+        assert_eq!(block_on(read(&mut r, &mut client)), Err(500));
+    }
 }

@@ -45,10 +45,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::FLAG,
         "Writing temporary files in the thread pool.",
-        |c, n, cx| {
-            value::set_flag(&mut c.aio_write, n)?;
-            no_meaning(n, cx, "files are written to the page cache")
-        },
+        |c, n, _| value::set_flag(&mut c.aio_write, n),
     ),
     set(
         "alias",

@@ -361,6 +361,11 @@ fn pool(r: &Request) -> Option<Arc<Pool>> {
     }
 }
 
+/// Who writes temporary files, where that is not the event loop: `aio_write` with `aio threads`.
+pub fn write_pool(r: &Request) -> Option<Arc<Pool>> {
+    if r.location().core.aio_write { pool(r) } else { None }
+}
+
 /// Whether files are opened by other threads (`aio threads`).
 pub fn waits(r: &Request) -> bool {
     r.location().core.aio != Aio::Off

@@ -3,7 +3,7 @@
 //! Invariant: a link is good only when its hash is that of the configured text; how long the comparison
 //! takes does not tell how much of a hash is right.
 
-use forebay_conf::{Arity, Contexts, Error, Node, value};
+use forebay_conf::{Arity, Error, Node, value};
 use forebay_rt::clock;
 use forebay_session::var::{Registry, Template};
 use md5::{Digest as _, Md5};
