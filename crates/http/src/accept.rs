@@ -14,7 +14,7 @@ use std::{
 };
 
 use forebay_rt::{
-    clock,
+    affinity, clock,
     listen::Addr,
     pool,
     task::{AbortHandle, spawn_local},
@@ -49,6 +49,8 @@ pub enum Command {
         /// Sockets.
         sockets: Vec<(Addr, OwnedFd)>,
     },
+    /// Run on these CPUs from now on.
+    Pin(Vec<usize>),
     /// Stop accepting, and end when the last connection is done: each ends with its next request, or
     /// when it has been idle for as long as it may.
     Leave,
@@ -99,6 +101,10 @@ pub async fn run(
                 background = Background::start(&plan);
                 let before = thread.worker.swap(plan);
                 thread.relisten(sockets, &before);
+            }
+            Some(Command::Pin(cpus)) => {
+                // An affinity that the machine does not have costs speed, not service.
+                let _ = affinity::pin(&cpus);
             }
             Some(Command::Leave) => break false,
             Some(Command::Quit) => break true,
@@ -157,7 +163,7 @@ impl Thread {
                 command = commands.recv() => match command {
                     Some(Command::Quit) => close_idle = true,
                     // It goes on under the configuration that it was told to leave with.
-                    Some(Command::Reload { .. } | Command::Leave) => {}
+                    Some(Command::Reload { .. } | Command::Pin(_) | Command::Leave) => {}
                     None => return,
                 },
             }

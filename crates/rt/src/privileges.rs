@@ -11,7 +11,9 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Gid, Group, Uid, User, geteuid, initgroups, setgid, setuid};
 
-use rustix::process::{Resource as Limited, Rlimit, prlimit};
+use rustix::process::{
+    Resource as Limited, Rlimit, getpriority_process, prlimit, setpriority_process,
+};
 
 use crate::errno::Errno;
 use crate::process::Pid;
@@ -80,10 +82,30 @@ pub fn set_dumpable() -> Result<(), StepError> {
     prctl::set_dumpable(true).map_err(step("prctl(PR_SET_DUMPABLE)".into()))
 }
 
-/// `worker_priority`: the nice value, -20 to 20.
-pub fn set_priority(nice: i32) -> Result<(), StepError> {
-    rustix::process::setpriority_process(None, nice)
-        .map_err(|err| StepError { call: format!("setpriority({nice})"), source: Some(err.into()) })
+/// `worker_priority`: the nice value, -20 to 20, of the calling thread, which those that it starts
+/// inherit; or of a process with all of its threads.
+pub fn set_priority(process: Option<Pid>, nice: i32) -> Result<(), StepError> {
+    let failed = |source| StepError { call: format!("setpriority({nice})"), source: Some(source) };
+    let Some(process) = process else {
+        return setpriority_process(None, nice).map_err(|code| failed(code.into()));
+    };
+    for entry in std::fs::read_dir(format!("/proc/{process}/task")).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let thread = name.to_str().and_then(|name| name.parse().ok());
+        let Some(thread) = thread.and_then(rustix::process::Pid::from_raw) else { continue };
+        match setpriority_process(Some(thread), nice) {
+            // It has ended meanwhile.
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(code) => return Err(failed(code.into())),
+        }
+    }
+    Ok(())
+}
+
+/// The nice value of the calling thread.
+pub fn priority() -> Result<i32, StepError> {
+    getpriority_process(None)
+        .map_err(|code| StepError { call: "getpriority()".into(), source: Some(code.into()) })
 }
 
 /// `worker_rlimit_nofile` of a process (`None`: this one): both the soft and the hard limit, as nginx
@@ -169,7 +191,8 @@ mod tests {
             assert_eq!(nofile().unwrap(), 100);
             set_soft_nofile(200).unwrap();
             set_rlimit_core(None, 0).unwrap();
-            set_priority(3).unwrap();
+            set_priority(None, 3).unwrap();
+            assert_eq!(priority().unwrap(), 3);
             become_user(&identity).unwrap();
             set_dumpable().unwrap();
             assert_eq!(nofile().unwrap(), 200);

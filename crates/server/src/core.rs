@@ -105,23 +105,19 @@ pub struct ThreadPool {
 pub struct Fixed {
     /// Who it runs as; `None` stays who the master is.
     pub user: Option<Identity>,
-    /// Nice value.
-    pub priority: Option<i32>,
-    /// CPUs.
-    pub affinity: Option<Affinity>,
-    /// Where it changes to.
-    pub working_directory: Option<PathBuf>,
     /// Its environment.
     pub env: Vec<(OsString, Option<OsString>)>,
 }
 
 /// How much a worker may use, which changes with a reload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scale {
     /// Event-loop threads.
     pub threads: usize,
     /// Connections of each thread.
     pub connections: u64,
+    /// CPUs of each thread.
+    pub affinity: Option<Affinity>,
 }
 
 /// Limits of a worker process that the configuration names.
@@ -145,18 +141,13 @@ impl Core {
 
     /// What a worker is made with.
     pub fn fixed(&self) -> Fixed {
-        Fixed {
-            user: self.user.clone().filter(|_| privileges::is_root()),
-            priority: self.worker_priority,
-            affinity: self.worker_cpu_affinity.clone(),
-            working_directory: self.working_directory.clone(),
-            env: self.env.clone(),
-        }
+        Fixed { user: self.user.clone().filter(|_| privileges::is_root()), env: self.env.clone() }
     }
 
     /// How much a worker may use.
     pub fn scale(&self) -> Scale {
-        Scale { threads: self.threads(), connections: self.connections() }
+        let affinity = self.worker_cpu_affinity.clone();
+        Scale { threads: self.threads(), connections: self.connections(), affinity }
     }
 
     /// Its limits.

@@ -46,7 +46,6 @@ struct Thread {
 impl Engine {
     /// Starts the threads, each with its socket of every group.
     pub fn start(
-        affinity: Option<Affinity>,
         scale: &Scale,
         site: &Site,
         sockets: BTreeMap<Addr, Vec<OwnedFd>>,
@@ -57,7 +56,7 @@ impl Engine {
             threads: Vec::with_capacity(scale.threads),
             leaving: Vec::new(),
             shared: Arc::new(Shared::new(connections(scale))),
-            affinity,
+            affinity: scale.affinity.clone(),
             allowed: affinity::allowed()?,
             ended,
             signal,
@@ -75,7 +74,7 @@ impl Engine {
         site: &Site,
         sockets: Vec<(Addr, OwnedFd)>,
     ) -> io::Result<Thread> {
-        let cpus = self.affinity.as_ref().map(|affinity| affinity.cpus(index, &self.allowed));
+        let cpus = self.cpus(index);
         let (sender, receiver) = unbounded_channel();
         let (shared, plan) = (self.shared.clone(), site.plan());
         let ended = Arc::new(AtomicBool::new(false));
@@ -84,9 +83,14 @@ impl Engine {
             let _end = end;
             forebay_http::run(shared, plan, sockets, receiver).await;
         };
-        let cpus = cpus.filter(|cpus| !cpus.is_empty());
         let handle = worker::spawn(format!("worker {index}"), cpus, flush_batch, main)?;
         Ok(Thread { commands: Some(sender), handle, ended })
+    }
+
+    /// Where the configuration binds a thread.
+    fn cpus(&self, index: usize) -> Option<Vec<usize>> {
+        let cpus = self.affinity.as_ref()?.cpus(index, &self.allowed);
+        Some(cpus).filter(|cpus| !cpus.is_empty())
     }
 
     /// Requests from now on run under that configuration, in so many threads. The sockets are all of
@@ -100,16 +104,24 @@ impl Engine {
         sockets: BTreeMap<Addr, Vec<OwnedFd>>,
     ) -> io::Result<()> {
         let count = self.threads.len();
+        let before = std::mem::replace(&mut self.affinity, scale.affinity.clone());
         let mut hands = dealt(sockets, scale.threads);
         let new = hands.split_off(count.min(scale.threads));
         let new = new.into_iter().enumerate();
         // Dropped on an error, threads that have just begun stop at once.
         let new: Vec<Thread> = new
             .map(|(index, sockets)| self.spawn(count + index, site, sockets))
-            .collect::<io::Result<_>>()?;
+            .collect::<io::Result<_>>()
+            .inspect_err(|_| self.affinity.clone_from(&before))?;
         self.shared.max_connections.store(connections(scale), Relaxed);
         for (thread, sockets) in self.threads.iter().zip(hands) {
             thread.tell(Command::Reload { plan: site.plan(), sockets });
+        }
+        if self.affinity != before {
+            for (index, thread) in self.threads.iter().enumerate() {
+                let cpus = self.cpus(index).unwrap_or_else(|| self.allowed.clone());
+                thread.tell(Command::Pin(cpus));
+            }
         }
         let too_many = self.threads.split_off(count.min(scale.threads));
         too_many.iter().for_each(|thread| thread.tell(Command::Leave));

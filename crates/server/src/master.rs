@@ -340,7 +340,9 @@ impl Master {
         let parts = bundle.parts(fds).ok_or_else(|| io::Error::other("incomplete bundle"))?;
         let environment = self.cycle.core.environment(std::env::vars_os());
         let (program, log) = (self.launch.program, self.cycle.log.clone());
-        let start = Start { bundle, parts, fixed, limits, environment, channel, program, log };
+        let priority = self.cycle.core.worker_priority;
+        let start =
+            Start { bundle, parts, fixed, priority, limits, environment, channel, program, log };
         Ok((Box::new(start), ours))
     }
 

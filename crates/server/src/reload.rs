@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use forebay_rt::channel::Channel;
 use forebay_rt::errno::Errno;
-use forebay_rt::process;
+use forebay_rt::privileges;
+use forebay_rt::process::{self, Pid};
 use forebay_rt::signals::readable;
 
 use crate::bundle::Message;
@@ -85,9 +86,27 @@ impl Master {
         if matches!(answer, Answer::Taken) {
             self.workers[index].threads = threads;
             self.workers[index].limits = next.core.limits();
+            self.set_priority(self.workers[index].pid, next);
         }
         self.on_ready(index);
         answer
+    }
+
+    /// Gives a living worker another `worker_priority`, for which it has no privileges itself; without
+    /// one, that of its master, as a new worker would have.
+    fn set_priority(&self, worker: Pid, next: &Cycle) {
+        let (old, new) = (self.cycle.core.worker_priority, next.core.worker_priority);
+        let result = match new {
+            _ if new == old => return,
+            Some(nice) => privileges::set_priority(Some(worker), nice),
+            None => {
+                privileges::priority().and_then(|own| privileges::set_priority(Some(worker), own))
+            }
+        };
+        if let Err(err) = result {
+            // As in nginx, where a new worker may not have it either.
+            next.log.alert(err);
+        }
     }
 
     /// Starts a worker under the new configuration and, once it serves, lets the others finish.

@@ -38,7 +38,7 @@ impl Single {
         let fixed = cycle.core.fixed();
         let sockets = sockets_new_to(&cycle, None)?;
         let scale = cycle.core.scale();
-        let engine = Engine::start(fixed.affinity.clone(), &scale, &cycle.site, sockets)?;
+        let engine = Engine::start(&scale, &cycle.site, sockets)?;
         let single = Single { cycle, fixed, engine, signals, has_pid_file, quitting: None };
         single.tell_systemd(State::Ready);
         Ok(single)
@@ -129,8 +129,7 @@ impl Single {
     fn take(&mut self, next: Cycle) {
         if next.core.fixed() != self.fixed {
             next.log.warn(
-                "what holds for the whole process (priority, CPUs, directory, environment) changes \
-                 with the next start",
+                "what holds for the whole process (user, environment) changes with the next start",
             );
         }
         if let Err(why) = next.site.take_over(&self.cycle.site) {

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_conf::Replay;
@@ -35,6 +35,8 @@ pub struct Start {
     pub parts: Parts,
     /// What holds for its whole life.
     pub fixed: Fixed,
+    /// Its nice value at first.
+    pub priority: Option<i32>,
     /// Its limits at first.
     pub limits: RLimits,
     /// Its environment.
@@ -52,9 +54,8 @@ pub struct Start {
 pub fn run(start: Start) -> i32 {
     title::set(&format!("{}: worker process", start.program));
     let log = start.log.clone();
-    let worker = prepare(&start.fixed, &start.limits, &start.environment, &log)
-        .map_err(|err| err.to_string())
-        .and_then(|()| Worker::begin(start));
+    let worker =
+        prepare(&start, &log).map_err(|err| err.to_string()).and_then(|()| Worker::begin(start));
     match worker {
         Ok(worker) => {
             // The file that it has open is the master's, and stays open after a rotation.
@@ -69,36 +70,31 @@ pub fn run(start: Start) -> i32 {
 }
 
 /// ngx_worker_process_init, up to the point where it is somebody else.
-fn prepare(
-    fixed: &Fixed,
-    limits: &RLimits,
-    environment: &[(OsString, OsString)],
-    log: &Log,
-) -> Result<(), StepError> {
+fn prepare(start: &Start, log: &Log) -> Result<(), StepError> {
     // As in nginx, limits that cannot be had are told, and life goes on.
     let told = |result: Result<(), StepError>| {
         if let Err(err) = result {
             log.alert(err);
         }
     };
-    if let Err(err) = process::set_environment(environment) {
+    if let Err(err) = process::set_environment(&start.environment) {
         log.alert(format_args!("the environment stays as it is ({})", Errno(&err)));
     }
-    if let Some(nice) = fixed.priority {
-        told(privileges::set_priority(nice));
+    if let Some(nice) = start.priority {
+        told(privileges::set_priority(None, nice));
     }
-    limit(None, limits).into_iter().for_each(told);
-    if let Some(user) = &fixed.user {
+    limit(None, &start.limits).into_iter().for_each(told);
+    if let Some(user) = &start.fixed.user {
         privileges::become_user(user)?;
     }
     told(privileges::set_dumpable());
-    if let Some(directory) = &fixed.working_directory {
-        std::env::set_current_dir(directory).map_err(|err| StepError {
-            call: format!("chdir(\"{}\")", directory.display()),
-            source: Some(err),
-        })?;
-    }
     Ok(())
+}
+
+/// `working_directory`.
+fn enter(directory: &Path) -> Result<(), String> {
+    std::env::set_current_dir(directory)
+        .map_err(|err| format!("chdir(\"{}\") failed ({})", directory.display(), Errno(&err)))
 }
 
 /// Sets the limits of a worker process that the configuration names: before it gives up its
@@ -111,6 +107,8 @@ pub fn limit(worker: Option<Pid>, limits: &RLimits) -> [Result<(), StepError>; 2
 
 struct Worker {
     core: Core,
+    /// Where it is unless `working_directory` says otherwise.
+    home: PathBuf,
     /// How many files it might have open before it had threads.
     inherited_nofile: u64,
     /// Keeps the logs of the configuration in force.
@@ -128,15 +126,18 @@ impl Worker {
     fn begin(start: Start) -> Result<Worker, String> {
         let signals =
             Signals::take().map_err(|err| format!("signalfd() failed ({})", Errno(&err)))?;
-        let Start { bundle, parts, fixed, channel, program, .. } = start;
+        let Start { bundle, parts, channel, program, .. } = start;
         let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs)?;
+        let home = std::env::current_dir().unwrap_or_else(|_| "/".into());
+        core.working_directory.as_deref().map_or(Ok(()), enter)?;
         let inherited_nofile = privileges::nofile().unwrap_or(u64::MAX);
         allow_files(&core, inherited_nofile, &log);
-        let engine = Engine::start(fixed.affinity, &core.scale(), &site, parts.sockets)
+        let engine = Engine::start(&core.scale(), &site, parts.sockets)
             .map_err(|err| format!("could not start threads ({})", Errno(&err)))?;
         let channel = Some(channel);
         let worker = Worker {
             core,
+            home,
             inherited_nofile,
             site,
             engine,
@@ -256,6 +257,9 @@ impl Worker {
 
     fn reload(&mut self, bundle: Bundle, parts: Parts) -> Result<(), String> {
         let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs)?;
+        if core.working_directory != self.core.working_directory {
+            enter(core.working_directory.as_deref().unwrap_or(&self.home))?;
+        }
         site.take_over(&self.site)?;
         allow_files(&core, self.inherited_nofile, &log);
         let reloaded = self.engine.reload(&core.scale(), &site, parts.sockets);

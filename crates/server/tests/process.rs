@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use forebay_rt::{affinity, privileges};
 use forebay_testkit::raw::Client;
 use forebay_testkit::{Kind, Server, Signal, process, wait_for};
 
@@ -159,6 +160,71 @@ fn what_a_process_cannot_change_takes_a_new_worker() {
         (0..50).for_each(|_| assert_eq!(ask_new(server.addr()), value));
     }
     assert!(server.error_log().contains("gracefully shutting down"));
+}
+
+#[test]
+fn priority_cpus_and_directory_change_in_the_living_worker() {
+    if !privileges::is_root() {
+        eprintln!("skipped: needs root to take a priority back");
+        return;
+    }
+    let cpus = affinity::allowed().unwrap();
+    let mask = |cpu: usize| format!("1{}", "0".repeat(cpu));
+    let with = |text: &str| conf(&format!("worker_processes 2; {text}"), "x");
+    let server = start(&with(""));
+    let pid = worker(&server);
+    // Of each event loop its nice value and its CPUs; of the process its directory.
+    let state = || {
+        let mut threads = Vec::new();
+        for thread in process::threads(pid) {
+            let read = |name: &str| {
+                std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/{name}")).unwrap()
+            };
+            if read("comm").starts_with("worker ") {
+                let stat = read("stat");
+                let nice = stat.rsplit(')').next().unwrap().split_whitespace().nth(16).unwrap();
+                let status = read("status");
+                let cpus = status.lines().find(|line| line.starts_with("Cpus_allowed_list:"));
+                threads.push((nice.to_owned(), cpus.unwrap()[18..].trim().to_owned()));
+            }
+        }
+        (threads, std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap())
+    };
+    ask_new(server.addr());
+    let (before, home) = state();
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    let (own, all) = before[0].clone();
+    let own: i32 = own.parse().unwrap();
+    let nice = |more: i32, cpu: &str| ((own + more).min(19).to_string(), cpu.to_owned());
+    let (first_cpu, last_cpu) = (first.to_string(), last.to_string());
+    for (text, threads, directory) in [
+        (format!("worker_priority {};", own + 1), [nice(1, &all), nice(1, &all)], home.as_path()),
+        (
+            format!(
+                "worker_priority {}; worker_cpu_affinity {} {};",
+                own + 2,
+                mask(first),
+                mask(last)
+            ),
+            [nice(2, &first_cpu), nice(2, &last_cpu)],
+            &home,
+        ),
+        (
+            format!("worker_cpu_affinity {}; working_directory /proc;", mask(last)),
+            [nice(0, &last_cpu), nice(0, &last_cpu)],
+            Path::new("/proc"),
+        ),
+        (String::new(), [nice(0, &all), nice(0, &all)], &home),
+    ] {
+        reload(&server, &with(&text));
+        let want = (threads.to_vec(), directory.to_owned());
+        assert!(wait_for(|| state() == want, LIMIT), "{text} {:?} {}", state(), server.error_log());
+        assert_eq!((worker(&server), ask_new(server.addr()).as_str()), (pid, "x"));
+    }
+    reload(&server, &with("working_directory /nonexistent;"));
+    let told = || server.error_log().contains("chdir(\"/nonexistent\") failed (2: No such file");
+    assert!(wait_for(told, LIMIT), "{}", server.error_log());
+    assert_eq!((worker(&server), state().1), (pid, home));
 }
 
 /// The limits of open files of a process, soft and hard.
