@@ -130,6 +130,13 @@ impl TempFile {
         Err(std::io::ErrorKind::AlreadyExists.into())
     }
 
+    /// Takes its name away: it is there as long as it is open.
+    pub fn unlink(&mut self) {
+        if !self.keep && std::fs::remove_file(&self.path).is_ok() {
+            self.keep = true;
+        }
+    }
+
     /// Adds bytes at its end.
     pub fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.file.write_all_at(bytes, self.len)?;

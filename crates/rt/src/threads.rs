@@ -60,6 +60,15 @@ impl std::error::Error for Overflow {}
 /// The result of a task, when it is done. Dropping it does not stop the task.
 pub struct Task<T>(oneshot::Receiver<T>);
 
+impl<T> Task<T> {
+    /// One that is done already.
+    pub fn done(result: T) -> Task<T> {
+        let (sender, receiver) = oneshot::channel();
+        let _ = sender.send(result);
+        Task(receiver)
+    }
+}
+
 impl<T> Future for Task<T> {
     /// `None`: the task panicked.
     type Output = Option<T>;
@@ -67,6 +76,18 @@ impl<T> Future for Task<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
         Pin::new(&mut self.0).poll(cx).map(Result::ok)
     }
+}
+
+/// The work as a pool takes it, and where its result is to come from.
+fn job<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> (Job, Task<T>) {
+    let (sender, receiver) = oneshot::channel();
+    let job = move || {
+        if let Ok(result) = catch_unwind(AssertUnwindSafe(work)) {
+            // Nobody waits any more when the request is gone.
+            let _ = sender.send(result);
+        }
+    };
+    (Box::new(job), Task(receiver))
 }
 
 fn pools() -> MutexGuard<'static, HashMap<Box<str>, Arc<Pool>>> {
@@ -112,22 +133,28 @@ impl Pool {
         self: &Arc<Pool>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Task<T>, Overflow> {
-        let (sender, receiver) = oneshot::channel();
-        let job = move || {
-            if let Ok(result) = catch_unwind(AssertUnwindSafe(work)) {
-                // Nobody waits any more when the request is gone.
-                let _ = sender.send(result);
-            }
-        };
-        self.push(Box::new(job))?;
-        Ok(Task(receiver))
+        let (job, task) = job(work);
+        self.push(job).map_err(|(overflow, _)| overflow)?;
+        Ok(task)
     }
 
-    fn push(self: &Arc<Pool>, job: Job) -> Result<(), Overflow> {
+    /// The same for what must be done in any case: here, if the pool is full.
+    pub fn run_or_here<T: Send + 'static>(
+        self: &Arc<Pool>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Task<T> {
+        let (job, task) = job(work);
+        if let Err((_, job)) = self.push(job) {
+            job();
+        }
+        task
+    }
+
+    fn push(self: &Arc<Pool>, job: Job) -> Result<(), (Overflow, Job)> {
         let mut state = self.lock();
         let waiting = state.queue.len();
         if waiting >= state.max_queue {
-            return Err(Overflow { name: self.name.clone(), waiting });
+            return Err((Overflow { name: self.name.clone(), waiting }, job));
         }
         state.queue.push_back(job);
         if state.idle > waiting {
@@ -193,6 +220,10 @@ mod tests {
         let waits = pool.run(|| 7).expect("room for one");
         let refused = pool.run(|| 8).err().expect("no room for two");
         assert_eq!(refused.to_string(), "thread pool \"disk\" queue overflow: 1 tasks waiting");
+        // What must be done is done here.
+        let here = thread::current().id();
+        let done = pool.run_or_here(move || thread::current().id() == here);
+        assert_eq!(block_on(done), Some(true));
         release.send(()).expect("the thread waits");
         assert_eq!(block_on(busy.expect("room")), Some(()));
         assert_eq!(block_on(waits), Some(7));

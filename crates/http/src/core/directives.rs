@@ -41,10 +41,11 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
     set(
         "aio_write",
         &["on | off"],
-        "off",
+        "on",
         ANY,
         Arity::FLAG,
-        "Writing temporary files in the thread pool.",
+        "Whether temporary files are written by the thread pool: those of responses always, those of \
+         request bodies with `aio threads`.",
         |c, n, _| value::set_flag(&mut c.aio_write, n),
     ),
     set(

@@ -14,6 +14,7 @@ mod types;
 use std::{path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
+use forebay_rt::threads::{self, Pool};
 use forebay_session::{
     log::ErrorLog,
     var::{Registry, Template},
@@ -56,6 +57,22 @@ pub enum Aio {
     Off,
     /// Files are read by the thread pool of that name.
     Threads(Box<str>),
+}
+
+impl Settings {
+    /// Who reads files, unless the event loop does.
+    pub fn read_pool(&self) -> Option<Arc<Pool>> {
+        match &self.aio {
+            Aio::Off => None,
+            Aio::Threads(name) => Some(threads::pool(name)),
+        }
+    }
+
+    /// Who writes temporary files, unless the event loop does (`aio_write off`).
+    pub fn write_pool(&self) -> Option<Arc<Pool>> {
+        let pool = || self.read_pool().unwrap_or_else(|| threads::pool("default"));
+        self.aio_write.then(pool)
+    }
 }
 
 /// A thread pool that `aio` names; whether there is one is known when all is read.
@@ -222,7 +239,7 @@ settings! {
     /// `aio`.
     aio: Aio = Aio::Off;
     /// `aio_write`.
-    aio_write: bool = false;
+    aio_write: bool = true;
     /// `auth_delay`, milliseconds before a request without valid credentials is answered.
     auth_delay_ms: u64 = 0;
     /// `chunked_transfer_encoding`.

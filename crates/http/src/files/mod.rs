@@ -23,7 +23,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_rt::threads::{self, Pool};
+use forebay_rt::threads::Pool;
 use forebay_session::log::Severity;
 use rustix::fs::OFlags;
 
@@ -70,6 +70,18 @@ pub struct OpenFile {
     /// The contents once more, as a file in memory: to be sent by the kernel where no descriptor of
     /// the file itself is kept.
     mirror: Option<Arc<OwnedFd>>,
+    /// The descriptor once more, of files that have no name: with the last of them their blocks go.
+    _last: Option<Arc<ClosedBy>>,
+}
+
+/// A descriptor that is closed by another thread: the kernel may wait for the disk meanwhile.
+struct ClosedBy(Arc<Pool>, Option<Arc<OwnedFd>>);
+
+impl Drop for ClosedBy {
+    fn drop(&mut self) {
+        let last = self.1.take();
+        drop(self.0.run_or_here(move || drop(last)));
+    }
 }
 
 /// From that size on the kernel sends a file that is in memory with less effort than it copies it:
@@ -83,8 +95,19 @@ impl OpenFile {
         let etag = Bytes::from(format!("\"{modified:x}-{size:x}\""));
         let alignment = r.location().core.directio_alignment;
         let pool = pool(r);
-        let mirror = None;
-        OpenFile { fd, stat, directio, alignment, pool, size, modified, etag, contents, mirror }
+        OpenFile {
+            fd,
+            stat,
+            directio,
+            alignment,
+            pool,
+            size,
+            modified,
+            etag,
+            contents,
+            mirror: None,
+            _last: None,
+        }
     }
 
     /// One that is in memory, whatever it is called and wherever it comes from.
@@ -109,6 +132,7 @@ impl OpenFile {
             etag: Bytes::new(),
             contents: Some(contents),
             mirror: None,
+            _last: None,
         }
     }
 
@@ -118,14 +142,20 @@ impl OpenFile {
         OpenFile { mirror: open::mirror(mirror), ..OpenFile::of_contents(contents) }
     }
 
-    /// A temporary file, which grows while it is sent.
-    pub(crate) fn temporary(fd: OwnedFd) -> OpenFile {
+    /// A temporary file without a name, which grows while it is sent. `closer`: who closes it.
+    pub(crate) fn temporary(
+        fd: OwnedFd,
+        pool: Option<Arc<Pool>>,
+        closer: Option<Arc<Pool>>,
+    ) -> OpenFile {
+        let fd = Arc::new(fd);
         OpenFile {
-            fd: Some(Arc::new(fd)),
+            _last: closer.map(|closer| Arc::new(ClosedBy(closer, Some(fd.clone())))),
+            fd: Some(fd),
             stat: Stat::UNKNOWN,
             directio: false,
             alignment: 512,
-            pool: None,
+            pool,
             size: 0,
             modified: 0,
             etag: Bytes::new(),
@@ -355,13 +385,10 @@ pub async fn inline_or_pool<T: Send + 'static>(
 }
 
 fn pool(r: &Request) -> Option<Arc<Pool>> {
-    match &r.location().core.aio {
-        Aio::Off => None,
-        Aio::Threads(name) => Some(threads::pool(name)),
-    }
+    r.location().core.read_pool()
 }
 
-/// Who writes temporary files, where that is not the event loop: `aio_write` with `aio threads`.
+/// Who writes request bodies to files, where that is not the event loop: `aio_write` with `aio threads`.
 pub fn write_pool(r: &Request) -> Option<Arc<Pool>> {
     if r.location().core.aio_write { pool(r) } else { None }
 }

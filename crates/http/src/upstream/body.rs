@@ -5,8 +5,8 @@
 //! socket is full, the sender asks for [`ReadAhead`]: up to `proxy_buffers` are held in memory, the
 //! rest goes to a temporary file, and the server is free long before the client has it all.
 //!
-//! Invariant: never more than `proxy_buffers` in memory for one response, wherever its bytes wait; and
-//! an end that comes too early is passed on as a fault.
+//! Invariant: never more than `proxy_buffers`, and a piece that is being written to the file, in memory
+//! for one response, wherever its bytes wait; and an end that comes too early is passed on as a fault.
 
 use std::{
     cell::RefCell,
@@ -28,12 +28,10 @@ use super::{
     Codec, Decoded, GroupRef, Settings, State,
     buffers::{self, Room},
     exchange::Link,
+    spill::{Landed, Spill},
 };
 use crate::{
     body::{Body, Chunk, Fault, FileSlice, Source},
-    body_in::TempFile,
-    core::TempPath,
-    files::OpenFile,
     request::Request,
 };
 
@@ -90,15 +88,6 @@ enum Piece {
     /// Bytes, and what they count for in the room.
     Memory(Bytes, usize),
     File(FileSlice),
-}
-
-/// The temporary file of a response.
-struct Spill {
-    path: Arc<TempPath>,
-    max_bytes: u64,
-    /// How much is written at once.
-    file: Option<(TempFile, Rc<OpenFile>)>,
-    failed: bool,
 }
 
 /// A response body on its way in.
@@ -196,12 +185,7 @@ impl<C: Codec> Inflow<C> {
         body_at: usize,
         decoded: Result<Decoded, BadResponse>,
     ) -> Inflow<C> {
-        let spill = (buffered && settings.max_temp_file_size > 0).then(|| Spill {
-            path: settings.temp_path.clone(),
-            max_bytes: settings.max_temp_file_size,
-            file: None,
-            failed: false,
-        });
+        let spill = (buffered && settings.max_temp_file_size > 0).then(|| Spill::new(settings));
         let pace = (buffered && settings.limit_rate > 0).then(|| Pace {
             rate: settings.limit_rate,
             start_ms: clock::now_ms(),
@@ -268,6 +252,8 @@ impl<C: Codec> Inflow<C> {
                     return Poll::Ready(Some(Ok(Chunk::Bytes(bytes))));
                 }
                 Some(Piece::File(slice)) => return Poll::Ready(Some(Ok(Chunk::File(slice)))),
+                // What is being written comes next, and before any end.
+                None if ready!(self.poll_landed(cx)) => continue,
                 None => {}
             }
             match self.ended {
@@ -296,7 +282,7 @@ impl<C: Codec> Inflow<C> {
 
     /// The client takes nothing now.
     fn poll_ahead(&mut self, cx: &mut Context<'_>) {
-        while self.ended.is_none() {
+        while self.ended.is_none() && self.poll_landed(cx).is_ready() {
             let room = self.memory_bytes.saturating_sub(self.room.held());
             let in_memory = room >= MIN_READ.min(self.memory_bytes);
             if !in_memory && !self.may_spill() {
@@ -312,20 +298,7 @@ impl<C: Codec> Inflow<C> {
     /// Whether there is a file to write to.
     fn may_spill(&mut self) -> bool {
         let waiting = self.queue.iter().any(|piece| matches!(piece, Piece::File(_)));
-        let Some(spill) = &mut self.spill else { return false };
-        if spill.failed {
-            return false;
-        }
-        match &spill.file {
-            None => true,
-            Some((file, _)) if file.len < spill.max_bytes => true,
-            // The file is full: when the client has taken all of it, another begins.
-            Some(_) if waiting => false,
-            Some(_) => {
-                spill.file = None;
-                true
-            }
-        }
+        self.spill.as_mut().is_some_and(|spill| spill.has_room(waiting))
     }
 
     /// Reads once, up to `room` bytes.
@@ -377,8 +350,8 @@ impl<C: Codec> Inflow<C> {
         buf.truncate(decoded.data_end);
         if decoded.data_end <= from {
             buffers::give_back(buf);
-        } else if to_file {
-            self.write(buf);
+        } else if let Some(spill) = self.spill.as_mut().filter(|_| to_file) {
+            spill.write(buf);
         } else {
             self.hold(buf, from);
         }
@@ -399,27 +372,39 @@ impl<C: Codec> Inflow<C> {
         self.queue.push_back(Piece::Memory(bytes.slice(from..), held));
     }
 
-    /// Writes a piece to the temporary file.
-    fn write(&mut self, buf: Vec<u8>) {
-        let Some(spill) = &mut self.spill else { return };
-        match spill.append(&buf, &self.state) {
-            Ok(slice) => {
-                match self.queue.back_mut() {
-                    Some(Piece::File(last))
-                        if last.end == slice.start && Rc::ptr_eq(&last.file, &slice.file) =>
-                    {
-                        last.end = slice.end;
-                    }
-                    _ => self.queue.push_back(Piece::File(slice)),
-                }
+    /// Waits for what is being written to the temporary file; whether there was something.
+    fn poll_landed(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let Some(spill) = &mut self.spill else { return Poll::Ready(false) };
+        let Some(landed) = ready!(spill.poll_landed(&self.state, cx)) else {
+            return Poll::Ready(false);
+        };
+        match landed {
+            Landed::File(slice, buf) => {
                 buffers::give_back(buf);
+                self.queue_file(slice);
             }
-            Err(text) => {
-                // What was read is kept in memory; no more is.
-                spill.failed = true;
-                self.state.complain(Severity::Crit, text);
-                self.hold(buf, 0);
+            // What was read is kept in memory; no more is.
+            Landed::Memory(buf) => self.hold(buf, 0),
+            Landed::Lost => {
+                self.ended = Some(Err(Fault::Upstream));
+                self.close();
             }
+        }
+        if self.ended.is_none() {
+            // The time that the disk took is not the server's.
+            self.timer.arm(self.timeout_ms);
+        }
+        Poll::Ready(true)
+    }
+
+    fn queue_file(&mut self, slice: FileSlice) {
+        match self.queue.back_mut() {
+            Some(Piece::File(last))
+                if last.end == slice.start && Rc::ptr_eq(&last.file, &slice.file) =>
+            {
+                last.end = slice.end;
+            }
+            _ => self.queue.push_back(Piece::File(slice)),
         }
     }
 
@@ -466,34 +451,5 @@ impl<C> Inflow<C> {
             self.state.with(|attempt| attempt.response_ms = Some(attempt.elapsed_ms()));
             drop(origin);
         }
-    }
-}
-
-impl Spill {
-    /// Adds a piece to the file; where it is in it.
-    fn append(&mut self, bytes: &[u8], state: &State) -> Result<FileSlice, String> {
-        let failed = |call: &str, path: &std::path::Path, error: &std::io::Error| {
-            let cause = Errno(error);
-            format!("{call} \"{}\" failed ({cause}) while reading upstream", path.display())
-        };
-        if self.file.is_none() {
-            let temp = TempFile::create(&self.path, false)
-                .map_err(|error| failed("open()", &self.path.path, &error))?;
-            let copy = temp.file.try_clone();
-            let copy = copy.map_err(|error| failed("dup()", &temp.path, &error))?;
-            state.complain(
-                Severity::Warn,
-                format!(
-                    "an upstream response is buffered to a temporary file {} while reading upstream",
-                    temp.path.display()
-                ),
-            );
-            let open = Rc::new(OpenFile::temporary(copy.into()));
-            self.file = Some((temp, open));
-        }
-        let Some((temp, open)) = &mut self.file else { return Err(String::new()) };
-        let start = temp.len;
-        temp.append(bytes).map_err(|error| failed("pwrite()", &temp.path, &error))?;
-        Ok(FileSlice { file: open.clone(), start, end: temp.len })
     }
 }

@@ -10,6 +10,7 @@
 //! head.rs       what the fields of a response do here, and which of them reach the client
 //! body.rs       the rest of the response, as the client takes it; ahead of a slow client, in memory and
 //!               in a temporary file
+//! spill.rs      that file, written by other threads
 //! upgrade.rs    the tunnel after a 101
 //! tls.rs        the handshake, where TLS is spoken
 //! state.rs      $upstream_… and the error log
@@ -28,6 +29,7 @@ pub mod head;
 mod locate;
 pub mod send;
 pub mod settings;
+mod spill;
 pub mod state;
 pub mod tls;
 pub mod upgrade;

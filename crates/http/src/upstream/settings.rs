@@ -9,7 +9,7 @@ use forebay_conf::{
     Arg, Error, Node,
     value::{self, Bufs},
 };
-use forebay_rt::connect::Bind;
+use forebay_rt::{connect::Bind, threads::Pool};
 use forebay_session::{addr::parse_ip, ssl::client, var::Template};
 
 use crate::{
@@ -351,6 +351,8 @@ impl Conf {
             busy_bytes: self.busy_buffers_size.map(|bytes| bytes as usize),
             temp_write_bytes: self.temp_file_write_size.map(|bytes| bytes as usize),
             temp_path,
+            write_pool: b.location.core.write_pool(),
+            read_pool: b.location.core.read_pool(),
             max_temp_file_size,
             next,
             next_tries: self.next_tries.unwrap_or(0),
@@ -450,6 +452,10 @@ pub struct Settings {
     pub temp_write_bytes: Option<usize>,
     /// `temp_path`.
     pub temp_path: Arc<TempPath>,
+    /// Who writes temporary files, and who reads them, unless the event loop does.
+    pub write_pool: Option<Arc<Pool>>,
+    /// See [`Settings::write_pool`].
+    pub read_pool: Option<Arc<Pool>>,
     /// `max_temp_file_size`, bytes; 0: no file.
     pub max_temp_file_size: u64,
     /// `next_upstream`.
