@@ -1,9 +1,10 @@
 //! Rows of `docs/differences.md` that only a running server can hold and no comparison of single
-//! responses shows.
+//! responses shows; and the codings that Debian's nginx does not have.
 
+use std::io::Read;
 use std::time::{Duration, Instant};
 
-use forebay_testkit::raw::Client;
+use forebay_testkit::raw::{Client, Response};
 use forebay_testkit::{Kind, Server, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -23,6 +24,104 @@ fn ask(client: &mut Client, path: &str) -> u16 {
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
     client.send(request.as_bytes()).expect("send");
     client.read_response(false).expect("response").status
+}
+
+/// A request with an `Accept-Encoding` and more fields.
+fn ask_for(client: &mut Client, method: &str, path: &str, accept: &str, more: &str) -> Response {
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: test\r\nAccept-Encoding: {accept}\r\n{more}\r\n"
+    );
+    client.send(request.as_bytes()).expect("send");
+    client.read_response(method == "HEAD").expect("response")
+}
+
+fn text<'r>(response: &'r Response, name: &str) -> &'r str {
+    std::str::from_utf8(response.header(name).unwrap_or(b"none")).expect("text")
+}
+
+fn decoded(response: &Response) -> Vec<u8> {
+    let (mut out, body) = (Vec::new(), &response.body[..]);
+    match text(response, "Content-Encoding") {
+        "br" => drop(brotli::Decompressor::new(body, 4096).read_to_end(&mut out).expect("brotli")),
+        "zstd" => out = zstd::decode_all(body).expect("zstd"),
+        "gzip" => drop(flate2::read::GzDecoder::new(body).read_to_end(&mut out).expect("gzip")),
+        _ => out = body.to_vec(),
+    }
+    out
+}
+
+const CODINGS: &str = "gzip on; brotli on; zstd on; gzip_vary on; brotli_min_length 1k;
+    zstd_min_length 1k; brotli_types text/css; zstd_types text/css; gzip_types text/css;
+    location /static/ { brotli_static on; zstd_static on; gzip_static on; }
+    location /always/ { brotli_static always; }";
+
+#[test]
+fn what_is_compressed_comes_out_as_it_was() {
+    let server = start("types { text/css css; text/plain txt; }", CODINGS);
+    let css = "a { color: #123456 }\n".repeat(9_000);
+    for (name, content) in [("a.css", &css[..]), ("a.txt", &css), ("short.css", &css[..800])] {
+        std::fs::write(server.root().join(name), content).expect("file");
+    }
+    let mut client = Client::connect(server.addr()).expect("connect");
+    for (path, accept, coding) in [
+        ("/a.css", "br", "br"),
+        ("/a.css", "zstd", "zstd"),
+        ("/a.css", "gzip, deflate, br, zstd", "zstd"),
+        ("/a.css", "gzip;q=0.9, br;q=0.8", "gzip"),
+        ("/a.css", "zstd;q=0, *;q=0.1", "br"),
+        ("/a.css", "identity, br;q=0, *;q=0", "none"),
+        ("/a.txt", "br, zstd, gzip", "none"),
+        ("/short.css", "br, zstd", "none"),
+        ("/short.css", "br, gzip", "gzip"),
+    ] {
+        let got = ask_for(&mut client, "GET", path, accept, "");
+        assert_eq!(text(&got, "Content-Encoding"), coding, "{path} {accept}");
+        let content = if path == "/short.css" { &css[..800] } else { &css };
+        assert!(decoded(&got) == content.as_bytes(), "{path} {accept}");
+        // Compressed anew, it is not the same to the byte, nor of a length that is known.
+        let weak = text(&got, "ETag").starts_with("W/");
+        let length = text(&got, "Content-Length") != "none";
+        assert_eq!((weak, length), (coding != "none", coding == "none"), "{path} {accept}");
+        let varies = text(&got, "Vary") == "Accept-Encoding";
+        // gzip is there for the short one, too.
+        assert_eq!(varies, path != "/a.txt", "{path} {accept}");
+        let head = ask_for(&mut client, "HEAD", path, accept, "");
+        assert_eq!(text(&head, "Content-Encoding"), coding, "HEAD {path} {accept}");
+        assert_eq!(text(&head, "ETag"), text(&got, "ETag"), "HEAD {path} {accept}");
+        let same = format!("If-None-Match: {}\r\n", text(&got, "ETag"));
+        let same = ask_for(&mut client, "GET", path, accept, &same);
+        assert_eq!((same.status, same.body.len()), (304, 0), "{path} {accept}");
+        let range = ask_for(&mut client, "GET", path, accept, "Range: bytes=1-2\r\n");
+        assert_eq!(range.status, if coding == "none" { 206 } else { 200 }, "{path} {accept}");
+    }
+}
+
+#[test]
+fn what_was_compressed_before_is_sent_as_it_is() {
+    let server = start("types { text/css css; }", CODINGS);
+    for dir in ["static", "always"] {
+        std::fs::create_dir(server.root().join(dir)).expect("directory");
+        for name in ["a.css", "a.css.br", "a.css.zst", "a.css.gz"] {
+            std::fs::write(server.root().join(dir).join(name), name).expect("file");
+        }
+    }
+    let mut client = Client::connect(server.addr()).expect("connect");
+    for (path, accept, coding, body) in [
+        ("/static/a.css", "br", "br", "a.css.br"),
+        ("/static/a.css", "zstd", "zstd", "a.css.zst"),
+        ("/static/a.css", "gzip", "gzip", "a.css.gz"),
+        ("/static/a.css", "gzip, br;q=0.5", "gzip", "a.css.gz"),
+        ("/static/a.css", "zstd;q=0.4, br;q=0.5", "br", "a.css.br"),
+        ("/static/a.css", "identity", "none", "a.css"),
+        ("/always/a.css", "identity", "br", "a.css.br"),
+    ] {
+        let got = ask_for(&mut client, "GET", path, accept, "");
+        assert_eq!(text(&got, "Content-Encoding"), coding, "{path} {accept}");
+        assert_eq!(String::from_utf8_lossy(&got.body), body, "{path} {accept}");
+        assert_eq!(text(&got, "Content-Length"), body.len().to_string(), "{path} {accept}");
+        assert!(text(&got, "ETag").starts_with('"'), "{path} {accept}");
+        assert_eq!(text(&got, "Vary") == "Accept-Encoding", path.starts_with("/static"));
+    }
 }
 
 #[test]

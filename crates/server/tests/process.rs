@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use forebay_rt::{affinity, privileges};
 use forebay_testkit::raw::Client;
+use forebay_testkit::server::binary;
 use forebay_testkit::{Kind, Server, Signal, process, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -557,4 +558,52 @@ fn service_manager_hears_of_each_state() {
     assert_eq!(next(), "READY=1\n");
     assert!(server.stop());
     assert_eq!(next(), "STOPPING=1\n");
+}
+
+/// The lines of the error log about requests, without what differs from run to run, and how long each
+/// was before.
+fn long_lines(kind: Kind) -> Vec<(usize, String)> {
+    let text = "error_log {prefix}/error.log info; events {} http { access_log off; {temp_paths}
+        large_client_header_buffers 4 32k;
+        server { listen 127.0.0.1:{port}; root {root}; location /d { deny all; } } }";
+    let builder = Server::builder(kind, text);
+    let server = match kind {
+        Kind::Forebay => builder.binary(env!("CARGO_BIN_EXE_forebay")).start().unwrap(),
+        Kind::Nginx => builder.start().unwrap(),
+    };
+    let lens = (1850..2000).step_by(7).chain([2500, 20_000]);
+    for (len, path) in lens.flat_map(|len| [(len, "/d"), (len, "/f")]) {
+        let mut client = Client::connect(server.addr()).unwrap();
+        let target = format!("{path}{}", "a".repeat(len));
+        let head = format!("GET {target}?q HTTP/1.0\r\nHost: h\r\nReferer: http://r/\r\n\r\n");
+        client.send(head.as_bytes()).unwrap();
+        client.read_response(false).unwrap();
+    }
+    let (log, root) = (server.error_log(), server.root().display().to_string());
+    let requests = log.lines().filter(|line| line.contains("aaaa"));
+    requests
+        .map(|line| {
+            let (_, message) = line.split_once(" *").unwrap();
+            let (_, message) = message.split_once(' ').unwrap();
+            (line.len(), message.replace(&root, "ROOT"))
+        })
+        .collect()
+}
+
+#[test]
+fn lines_of_the_error_log_are_cut_as_by_nginx() {
+    if binary(Kind::Nginx).is_none() {
+        eprintln!("skipped: no nginx here");
+        return;
+    }
+    let (ours, theirs) = (long_lines(Kind::Forebay), long_lines(Kind::Nginx));
+    assert_eq!(ours.len(), theirs.len());
+    assert!(ours.iter().any(|(len, _)| *len == 2047));
+    for ((len, our), (their_len, their)) in ours.into_iter().zip(theirs) {
+        // Where a line is cut, numbers of processes of other lengths leave more or less of it.
+        let (cut, their_cut) = (len == 2047, their_len == 2047);
+        let common = our.len().min(their.len());
+        assert!(len <= 2047 && our[..common] == their[..common], "{our}\n{their}");
+        assert!(our.len() == their.len() || cut && their_cut, "{our}\n{their}");
+    }
 }

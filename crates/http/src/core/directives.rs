@@ -926,7 +926,8 @@ fn set_root(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>, alias: Option<Alias>) -
         let full = cx.loader.full_path(arg.path());
         path = full.into_os_string().into_encoded_bytes();
     }
-    if alias.is_none() && path.len() > 1 && path.last() == Some(&b'/') {
+    // The root of the file system is the empty name: what follows begins with a slash.
+    if alias.is_none() && path.last() == Some(&b'/') {
         path.pop();
     }
     let path = Template::parse(&path, arg.span, &mut cx.registry)?;

@@ -56,9 +56,10 @@ fn rest_of_uri(r: &Request) -> &[u8] {
 /// `$document_root`: the `root` or `alias` with its variables filled in.
 pub fn document_root(r: &Request, out: &mut Vec<u8>) {
     let start = out.len();
-    r.location().core.root.path.write(r, out);
-    if out.get(start) != Some(&b'/') {
-        // `ngx_get_full_name`: relative to the prefix.
+    let path = &r.location().core.root.path;
+    path.write(r, out);
+    if out.get(start) != Some(&b'/') && path.as_text().is_none() {
+        // `ngx_get_full_name`: relative to the prefix. Without variables it is full, or that of `/`.
         let prefix = &r.plan.prefix;
         out.splice(start..start, prefix.iter().copied().chain([b'/']));
     }
@@ -74,6 +75,9 @@ pub fn request_filename(r: &Request, out: &mut Vec<u8>) {
 pub fn realpath_root(r: &Request, out: &mut Vec<u8>) -> bool {
     let mut root = Vec::new();
     document_root(r, &mut root);
+    if root.is_empty() {
+        root.push(b'/');
+    }
     match std::fs::canonicalize(OsStr::from_bytes(&root)) {
         Ok(path) => {
             out.extend_from_slice(path.as_os_str().as_bytes());
