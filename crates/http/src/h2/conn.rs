@@ -45,6 +45,8 @@ pub const CONNECTION_WINDOW: u32 = 512 << 10;
 const OUTPUT_BYTES: usize = 64 << 10;
 /// The same for this many responses, however small: each holds its request until it is written.
 const MAX_DONE: usize = 128;
+/// The same for the bytes of their requests' heads.
+const MAX_DONE_BYTES: usize = 256 << 10;
 /// How often a connection goes round before others have their turn.
 const MAX_ROUNDS: u32 = 16;
 /// How long an idle connection keeps the memory that it does not need.
@@ -133,6 +135,8 @@ pub struct Conn<F> {
     pub(super) streams: Vec<Stream<F>>,
     /// Answered; the last of it is in the output.
     pub(super) done: Vec<Request>,
+    /// Bytes of the heads of these.
+    pub(super) done_bytes: usize,
     pub(super) last_stream: u32,
     /// Streams that we have reset and whose frames may still be on their way.
     pub(super) resets: VecDeque<u32>,
@@ -188,6 +192,7 @@ impl<F: Future<Output = Request>> Conn<F> {
             out: Output::default(),
             streams: Vec::new(),
             done: Vec::new(),
+            done_bytes: 0,
             last_stream: 0,
             resets: VecDeque::new(),
             early: Vec::new(),
@@ -341,7 +346,9 @@ impl<F: Future<Output = Request>> Conn<F> {
 
     /// Whether nothing more is begun before something is written.
     pub(super) fn is_congested(&self) -> bool {
-        self.out.len() >= OUTPUT_BYTES || self.done.len() >= MAX_DONE
+        self.out.len() >= OUTPUT_BYTES
+            || self.done.len() >= MAX_DONE
+            || self.done_bytes >= MAX_DONE_BYTES
     }
 
     fn preface(&mut self, input: &[u8]) -> Result<usize, Violation> {
@@ -437,6 +444,7 @@ impl<F: Future<Output = Request>> Conn<F> {
 
     /// What has been written whole is logged.
     fn settle(&mut self) {
+        self.done_bytes = 0;
         while let Some(mut r) = self.done.pop() {
             r.completed = true;
             self.finish(r);

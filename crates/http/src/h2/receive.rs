@@ -43,6 +43,11 @@ const MAX_EARLY: usize = 16;
 /// What a compressed field section may have beyond `large_client_header_buffers`: Huffman codes of odd
 /// bytes are longer than they are.
 const SECTION_SLACK: usize = 8 << 10;
+/// How many bytes of heads all open streams may have together: the rest of a connection's bound of memory.
+/// A few bytes of HPACK name kilobytes again and again.
+const MAX_HEADS_BYTES: usize = 384 << 10;
+/// Up to so many streams, they cannot have that many.
+const FEW_STREAMS: usize = 8;
 /// The window of a body that somebody reads.
 const READ_WINDOW: u32 = 256 << 10;
 /// How many sets of request memory a thread keeps.
@@ -454,7 +459,8 @@ impl<F: Future<Output = Request>> Conn<F> {
             Closing::Announced { until_ms } => until_ms <= clock::now_ms(),
             Closing::Final | Closing::Over(_) => true,
         };
-        let is_one_too_many = self.streams.len() >= self.settings.max_concurrent_streams as usize;
+        let is_one_too_many = self.streams.len() >= self.settings.max_concurrent_streams as usize
+            || self.heads_are_too_many();
         if is_late || is_one_too_many {
             self.skip(block)?;
             if is_late {
@@ -468,6 +474,12 @@ impl<F: Future<Output = Request>> Conn<F> {
         }
         self.last_stream = id;
         self.open(id, block, end_stream, len, cx)
+    }
+
+    /// DIFFERS(h2-heads-bound): nginx bounds each head, and how many there are.
+    fn heads_are_too_many(&self) -> bool {
+        self.streams.len() > FEW_STREAMS
+            && self.streams.iter().map(|stream| stream.head_bytes).sum::<usize>() > MAX_HEADS_BYTES
     }
 
     /// Decompresses what nobody wants.
@@ -587,6 +599,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         let priority = r.input.field(FieldId::Priority).map(Priority::parse);
         let early = self.early.iter().find(|(known, _)| *known == id);
         let priority = early.map(|(_, priority)| *priority).or(priority);
+        let head_bytes = r.input.buf.len();
         let inbox = Inbox::new(if client_done { Coming::Nothing } else { Coming::More });
         let client = StreamClient::new(inbox.clone(), expects_continue);
         let preread = self.settings.body_preread_size;
@@ -605,6 +618,7 @@ impl<F: Future<Output = Request>> Conn<F> {
             recv_window: window.into(),
             announced,
             read_bytes: 0,
+            head_bytes,
             sent: Sent::default(),
             outbox: None,
             end_sent: false,

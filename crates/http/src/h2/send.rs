@@ -42,6 +42,9 @@ use crate::{
 /// Up to that size pieces are copied behind each other: cheaper than to name them to the kernel.
 const COPIED_BYTES: usize = 2048;
 
+/// Up to so many streams read their files `output_buffers` at a time.
+const FEW_FILES: usize = 8;
+
 impl<F: Future<Output = Request>> Conn<F> {
     /// The engine is done with a stream.
     pub(super) fn answered(&mut self, at: usize, mut r: Request, cx: &mut Context<'_>) {
@@ -247,6 +250,9 @@ impl<F: Future<Output = Request>> Conn<F> {
 
     /// One frame of a body, or its end.
     fn send_some(&mut self, at: usize, mut sending: Box<Sending>, cx: &mut Context<'_>) {
+        // Of many files at once, no more is read than is sent: what is left over of each is held.
+        let is_crowded = self.streams.len() > FEW_FILES;
+        let most = if is_crowded { self.max_payload(&sending.r) } else { usize::MAX };
         let stream = &mut self.streams[at];
         self.turn += 1;
         stream.turn = self.turn;
@@ -265,7 +271,7 @@ impl<F: Future<Output = Request>> Conn<F> {
                 allowance => allowance,
             },
         };
-        match sending.poll_ready(cx) {
+        match sending.poll_ready(most, cx) {
             Poll::Pending => {
                 sending.is_waiting = true;
                 stream.work = Work::Sending(sending);
@@ -327,6 +333,7 @@ impl<F: Future<Output = Request>> Conn<F> {
     fn ended(&mut self, at: usize, r: Request) {
         self.calm.answered();
         let timeout_ms = r.location().core.lingering_timeout_ms;
+        self.done_bytes += r.input.buf.len();
         self.done.push(r);
         let is_crowded = self.streams.len() > self.settings.max_concurrent_streams as usize / 2;
         let stream = &mut self.streams[at];

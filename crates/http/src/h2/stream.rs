@@ -123,6 +123,8 @@ pub struct Stream<F> {
     pub announced: Option<u64>,
     /// Bytes of the request body on the wire.
     pub read_bytes: u64,
+    /// Bytes of the request's head.
+    pub head_bytes: usize,
     /// What is not counted to the request yet: interim responses, a tunnel's.
     pub sent: Sent,
     /// What the client is to get, once the stream is a tunnel.
@@ -203,11 +205,12 @@ impl Sending {
         }
     }
 
-    /// Has something at hand, if there is anything.
-    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+    /// Has something at hand, if there is anything; of a file, up to `most` bytes.
+    pub fn poll_ready(&mut self, most: usize, cx: &mut Context<'_>) -> Poll<Next> {
         while self.ready.is_empty() {
             if let Some(slice) = &mut self.file {
-                let read = ready!(poll_slice(slice, &mut self.reader, self.read_bytes, cx));
+                let read =
+                    ready!(poll_slice(slice, &mut self.reader, self.read_bytes.min(most), cx));
                 let Some(bytes) = read else { return Poll::Ready(Next::Broken(Fault::File)) };
                 slice.start += bytes.len() as u64;
                 if slice.is_empty() {

@@ -12,6 +12,7 @@ use forebay_wire::h2::{
 };
 
 use crate::{
+    LIMIT,
     client::{Peer, code, get, with},
     pattern, start, start_with,
 };
@@ -300,4 +301,49 @@ fn streams_beyond_the_limit_are_refused_and_others_served() {
         let (head, payload) = peer.next_of(kind::RST_STREAM).expect("a reset");
         assert_eq!((head.stream, code(&payload)), (stream, with(ErrorCode::RefusedStream)));
     }
+}
+
+#[test]
+fn a_reload_lets_requests_finish_and_new_ones_see_the_new_configuration() {
+    let inside = "location = /version { return 200 \"old\"; } limit_rate 20k;";
+    let server = start_with(inside, 40_000);
+    let mut busy = Peer::connect(server.addr(), &[]);
+    let mut idle = Peer::connect(server.addr(), &[]);
+    assert_eq!(idle.ask(1, "/version").body, b"old");
+    let request = busy.get(1, "/file");
+    busy.send(&request);
+    let (_, head) = busy.next_of(kind::HEADERS).expect("a head");
+    busy.fields(&head);
+    let worker = server.worker_pids();
+    let conf = server.read("nginx.conf").replace("\"old\"", "\"new\"").replace("20k", "1000k");
+    server.rewrite_conf(&conf).expect("written");
+    server.signal(Signal::SIGHUP);
+    let is_new = || Peer::connect(server.addr(), &[]).ask(1, "/version").body == b"new";
+    assert!(wait_for(is_new, LIMIT), "{}", server.error_log());
+    // Connections stay: what was begun goes on, and what begins now is answered by the new plan.
+    assert_eq!(idle.ask(3, "/version").body, b"new");
+    let request = busy.get(3, "/version");
+    busy.send(&request);
+    assert_eq!(busy.answer(3).body, b"new");
+    drop(busy);
+    assert_eq!(server.worker_pids(), worker);
+}
+
+#[test]
+fn a_connection_to_an_address_that_is_given_up_is_told_and_finishes() {
+    let server = start_with("limit_rate 20k;", 40_000);
+    let mut busy = Peer::connect(server.addr(), &[]);
+    let mut idle = Peer::connect(server.addr(), &[]);
+    assert_eq!(idle.ask(1, "/text").body, b"alive");
+    let request = busy.get(1, "/file");
+    busy.send(&request);
+    assert!(busy.next_of(kind::HEADERS).is_some());
+    let (old, new) = (server.addr().port().to_string(), server.addr_of(1).port().to_string());
+    let conf = server.read("nginx.conf").replace(&format!("{old};"), &format!("{new};"));
+    server.rewrite_conf(&conf).expect("written");
+    server.signal(Signal::SIGHUP);
+    assert_eq!(idle.goodbye(), Some((1, 0)));
+    assert_eq!(busy.answer(1).body.len(), 40_000);
+    assert_eq!(busy.goodbye(), Some((1, 0)));
+    assert_eq!(Peer::connect(server.addr_of(1), &[]).ask(1, "/text").body, b"alive");
 }

@@ -3,6 +3,7 @@
 
 mod configuration;
 mod handshakes;
+mod http2;
 mod ocsp;
 mod requests;
 mod sessions;

@@ -7,7 +7,7 @@ const SAID: &str = "return 200 \"$server_name|$ssl_client_verify|$ssl_client_s_d
     $ssl_client_serial|$ssl_client_fingerprint|$ssl_client_v_start|$ssl_client_v_end|\
     $ssl_client_v_remain|$ssl_client_s_dn_legacy|$ssl_client_i_dn_legacy\\n\";";
 
-fn policies() -> String {
+pub fn policies() -> String {
     let verifies = |name: &str, more: &str| {
         server(&format!(
             "server_name {name}; ssl_client_certificate {{certs}}/client-ca.pem; {more} {SAID}"
