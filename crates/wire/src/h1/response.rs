@@ -12,10 +12,13 @@
 //!
 //! *Invariant:* no header's meaning is decided here; that is `h1::framing`.
 
+use std::fmt;
+
 use super::head::{Progress, Version};
 use super::response_field::ResponseFieldId;
 use crate::Span;
 use crate::class::{NAME, NameByte, TOKEN};
+use crate::h2::Fault;
 
 /// What an upstream did wrong. `Copy`, as [`crate::Reject`]; the bytes stay in the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,11 +43,18 @@ pub enum BadResponse {
     TooManyInterim,
     /// A malformed chunked body.
     InvalidChunked,
+    /// What only HTTP/2 can have wrong.
+    Http2(Fault),
 }
 
 impl BadResponse {
+    /// Whether the upstream has said that it did not look at the request.
+    pub fn unprocessed(self) -> bool {
+        matches!(self, BadResponse::Http2(fault) if fault.unprocessed())
+    }
+
     /// nginx's text for the error log, where it has one.
-    pub fn reason(self) -> &'static str {
+    fn reason(self) -> &'static str {
         match self {
             BadResponse::NotHttp => "upstream sent no valid HTTP/1.0 header",
             BadResponse::InvalidHeader => "upstream sent invalid header",
@@ -58,6 +68,17 @@ impl BadResponse {
             BadResponse::UnexpectedUpgrade => "upstream sent unexpected status code 101",
             BadResponse::TooManyInterim => "upstream sent too many interim responses",
             BadResponse::InvalidChunked => "upstream sent invalid chunked response",
+            BadResponse::Http2(_) => "",
+        }
+    }
+}
+
+impl fmt::Display for BadResponse {
+    /// As the error log has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadResponse::Http2(fault) => fault.fmt(f),
+            other => f.write_str(other.reason()),
         }
     }
 }
@@ -96,7 +117,7 @@ impl ResponseHead {
         self.fields.iter().find(|field| field.id == id).map(|field| field.value)
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         let (mut fields, mut skipped) =
             (std::mem::take(&mut self.fields), std::mem::take(&mut self.skipped));
         fields.clear();

@@ -412,18 +412,28 @@ fn is_scheme(text: &[u8]) -> bool {
 
 /// RFC 9113 §8.2.1.
 fn check_value(value: &[u8]) -> Result<(), Refusal> {
+    match is_value(value) {
+        true => Ok(()),
+        false => Err(Refusal::Malformed("client sent header with invalid value")),
+    }
+}
+
+/// Whether it may be the value of a field (RFC 9113 §8.2.1).
+pub fn is_value(value: &[u8]) -> bool {
     let is_space = |ch: Option<&u8>| matches!(ch, Some(b' ' | b'\t'));
     let splits = memchr::memchr3(b'\r', b'\n', 0, value).is_some();
-    if splits || is_space(value.first()) || is_space(value.last()) {
-        return Err(Refusal::Malformed("client sent header with invalid value"));
-    }
-    Ok(())
+    !splits && !is_space(value.first()) && !is_space(value.last())
+}
+
+/// Whether it may be the name of a field that is no pseudo-header (RFC 9113 §8.2.1).
+pub fn is_name(name: &[u8]) -> bool {
+    let fits = |ch: &u8| matches!(ch, b'!'..=b'9' | b';'..=b'@' | b'['..=b'~');
+    !name.is_empty() && name.iter().all(fits)
 }
 
 /// Whether a field may stand behind a body (RFC 9113 §8.1): a name that is one, and no pseudo-header.
 pub fn is_trailer(field: Field<'_>) -> bool {
-    let is_name = |ch: &u8| matches!(ch, b'!'..=b'9' | b';'..=b'@' | b'['..=b'~');
-    !field.name.is_empty() && field.name.iter().all(is_name) && check_value(field.value).is_ok()
+    is_name(field.name) && is_value(field.value)
 }
 
 #[cfg(test)]

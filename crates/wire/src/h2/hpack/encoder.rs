@@ -107,7 +107,7 @@ impl Encoder {
 }
 
 /// The first byte of a literal, and its name where that is not an index.
-fn literal(out: &mut Vec<u8>, first: u8, prefix: u32, index: usize, name: &[u8]) {
+pub(super) fn literal(out: &mut Vec<u8>, first: u8, prefix: u32, index: usize, name: &[u8]) {
     integer(out, first, prefix, index);
     if index == 0 {
         string(out, name);
@@ -126,7 +126,7 @@ fn string(out: &mut Vec<u8>, text: &[u8]) {
 }
 
 /// An integer behind a prefix of so many bits (§5.1).
-fn integer(out: &mut Vec<u8>, first: u8, prefix: u32, value: usize) {
+pub(super) fn integer(out: &mut Vec<u8>, first: u8, prefix: u32, value: usize) {
     let mask = (1usize << prefix) - 1;
     if value < mask {
         out.push(first | value as u8);
