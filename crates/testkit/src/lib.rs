@@ -14,6 +14,7 @@ pub mod diff;
 pub mod dns;
 pub mod normal;
 pub mod origin;
+pub mod origin_h2;
 pub mod ports;
 pub mod process;
 pub mod raw;

@@ -11,7 +11,7 @@
 //! *Invariant:* a stream's slot is free only when the work behind it has ended, whoever has reset it: the
 //! back ends never see more at once than `http2_max_concurrent_streams`.
 
-mod calm;
+pub(crate) mod calm;
 mod client;
 mod conn;
 mod head;

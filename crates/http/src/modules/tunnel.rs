@@ -274,17 +274,21 @@ impl Protocol for Opening {
     fn codec(&self, _: &Request, _: &Self::Job, head: ResponseHead) -> Opened {
         Opened(ResponseHead { status: 200, version: Version::Http11, ..head })
     }
-
-    fn frames_body(&self, _: &Outgoing) -> bool {
-        false
-    }
 }
 
 /// The head of an answer that nobody sent: 200, and nothing else.
 struct Opened(ResponseHead);
 
 impl Codec for Opened {
-    fn read_head(&mut self, _: &[u8], _: usize) -> Result<Option<usize>, BadResponse> {
+    fn explain(&self, bad: BadResponse, _: &[u8]) -> String {
+        bad.to_string()
+    }
+
+    fn frames(&self, _: &Outgoing) -> bool {
+        false
+    }
+
+    fn read_head(&mut self, _: &mut Vec<u8>, _: usize) -> Result<Option<usize>, BadResponse> {
         Ok(Some(0))
     }
 

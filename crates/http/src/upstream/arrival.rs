@@ -20,7 +20,7 @@ use forebay_wire::{
 };
 
 use super::{Codec, conn::Stream, exchange::Failure, settings::Next};
-use crate::{client::BodyError, error_log::Lossy, request::Request, response::Field};
+use crate::{client::BodyError, request::Request, response::Field};
 
 /// How many interim responses may come before the response.
 const MAX_INTERIM: u32 = 32;
@@ -96,19 +96,15 @@ pub(super) fn connect_severity(error: &ConnectError) -> Severity {
 }
 
 /// Tells what was wrong with a head.
-pub(super) fn complain<C: Codec>(r: &Request, codec: &C, buf: &[u8], bad: BadResponse) {
-    const DOING: &str = "reading response header from upstream";
-    let reason = bad.reason();
-    let refused = codec.head().refused.filter(|_| bad == BadResponse::InvalidHeader);
-    match refused {
-        Some(line) => {
-            let byte = buf.get(line.end as usize).unwrap_or(&0);
-            let line = Lossy(line.of(buf));
-            let text = format_args!("{reason}: \"{line}\\x{byte:02x}...\" while {DOING}");
-            r.log_error(Severity::Error, text);
-        }
-        None => r.log_error(Severity::Error, format_args!("{reason} while {DOING}")),
-    }
+pub(super) fn complain<C: Codec>(
+    r: &Request,
+    codec: &C,
+    buf: &[u8],
+    bad: BadResponse,
+    severity: Severity,
+) {
+    let why = codec.explain(bad, buf);
+    r.log_error(severity, format_args!("{why} while reading response header from upstream"));
 }
 
 /// The fields of a 103 that a client may see.
@@ -187,7 +183,7 @@ impl Reading {
     /// Reads heads until one is not interim.
     pub(super) fn look<C: Codec>(&mut self, codec: &mut C, limit: usize) -> Option<Came> {
         loop {
-            let body_at = match codec.read_head(&self.buf, limit) {
+            let body_at = match codec.read_head(&mut self.buf, limit) {
                 Ok(Some(len)) => len,
                 Ok(None) => return None,
                 Err(bad) => return Some(Came::Bad(bad)),

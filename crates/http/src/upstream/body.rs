@@ -25,9 +25,11 @@ use forebay_session::{
 use forebay_wire::h1::BadResponse;
 
 use super::{
-    Codec, Decoded, GroupRef, Settings, State,
+    Codec, Decoded, GroupRef, Remains, Settings, State,
     buffers::{self, Room},
+    conn::Connection,
     exchange::Link,
+    send::{SendError, Sender},
     spill::{Landed, Spill},
 };
 use crate::{
@@ -57,14 +59,19 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The response is over; `clean`: nothing is left over on the connection.
-    pub fn finish(self, group: &Group, state: &State, clean: bool) {
+    /// The response is over, and this remains of it.
+    pub fn finish(self, group: &Group, state: &State, remains: Remains) {
         let Origin { link, lease, mut selection, reusable } = self;
-        if clean
-            && reusable
+        let session = match remains {
+            Remains::Nothing => Some(None),
+            Remains::Session(session) => Some(Some(session)),
+            Remains::Spent => None,
+        };
+        if let Some(session) = session.filter(|_| reusable)
             && let Some(pool) = group.pool()
         {
-            let mut kept = Kept::new(link.stream, link.tag, link.made_ms);
+            let connection = Connection { stream: link.stream, session };
+            let mut kept = Kept::new(connection, link.tag, link.made_ms);
             kept.requests = link.requests + 1;
             pool.keep(&group.settings.keepalive, lease.peer(), kept, clock::now_ms());
         }
@@ -94,6 +101,8 @@ enum Piece {
 pub struct Inflow<C> {
     codec: C,
     origin: Option<Origin>,
+    /// The rest of the request, where it is sent while the response comes.
+    sender: Option<Sender<'static>>,
     group: GroupRef,
     state: Rc<State>,
     timer: Timer,
@@ -175,7 +184,7 @@ impl<C: Codec> Inflow<C> {
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         codec: C,
-        origin: Origin,
+        (origin, sender): (Origin, Option<Sender<'static>>),
         group: GroupRef,
         settings: &Settings,
         buffered: bool,
@@ -199,6 +208,7 @@ impl<C: Codec> Inflow<C> {
         let mut inflow = Inflow {
             codec,
             origin: Some(origin),
+            sender,
             group,
             state: r.upstream.clone(),
             timer,
@@ -220,7 +230,7 @@ impl<C: Codec> Inflow<C> {
         inflow.count(came, 0);
         match decoded {
             Ok(decoded) => inflow.take(buf, body_at, decoded, false),
-            Err(bad) => inflow.fail(Severity::Error, bad.reason().to_owned()),
+            Err(bad) => inflow.fail(Severity::Error, inflow.codec.explain(bad, &[])),
         }
         inflow
     }
@@ -318,6 +328,18 @@ impl<C: Codec> Inflow<C> {
             self.ended.get_or_insert(Err(Fault::Upstream));
             return Poll::Ready(());
         };
+        if let Some(sender) = &mut self.sender {
+            let before = sender.sent;
+            let sent = sender.poll(&mut self.codec, &mut origin.link.stream, None, cx);
+            let count = sender.sent - before;
+            if count > 0 {
+                self.state.with(|attempt| attempt.sent += count);
+            }
+            if let Poll::Ready(Err(error)) = sent {
+                self.stop_sending(&error);
+                return Poll::Ready(());
+            }
+        }
         let mut buf = buffers::take(room.min(READ_BYTES).min(allowance));
         match origin.link.stream.poll_read(cx, &mut buf) {
             Poll::Pending => {
@@ -338,11 +360,24 @@ impl<C: Codec> Inflow<C> {
                 self.count(read as u64, read as u64);
                 match self.codec.decode(&mut buf, 0) {
                     Ok(decoded) => self.take(buf, 0, decoded, to_file),
-                    Err(bad) => self.fail(Severity::Error, bad.reason().to_owned()),
+                    Err(bad) => self.fail(Severity::Error, self.codec.explain(bad, &[])),
                 }
             }
         }
         Poll::Ready(())
+    }
+
+    /// The rest of the request cannot be sent: what comes of the response still does.
+    fn stop_sending(&mut self, error: &SendError) {
+        if let SendError::File(error) = error {
+            let cause = Errno(error);
+            let text = format!("pread() of a request body failed ({cause}) while reading upstream");
+            self.state.complain(Severity::Crit, text);
+        }
+        self.sender = None;
+        if let Some(origin) = &mut self.origin {
+            origin.reusable = false;
+        }
     }
 
     /// Takes what was decoded of a buffer.
@@ -357,7 +392,7 @@ impl<C: Codec> Inflow<C> {
         }
         if decoded.done {
             if decoded.left_over > 0 {
-                self.state.complain(Severity::Warn, LEFT_OVER.to_owned());
+                self.state.complain(Severity::Warn, self.codec.left_over());
             }
             self.finish(decoded.left_over == 0);
         }
@@ -426,7 +461,9 @@ impl<C: Codec> Inflow<C> {
         self.ended = Some(Ok(()));
         self.state.with(|attempt| attempt.response_ms = Some(attempt.elapsed_ms()));
         if let Some(origin) = self.origin.take() {
-            origin.finish(self.group.group(), &self.state, clean);
+            let sent = self.sender.take().is_none_or(|sender| sender.done());
+            let remains = if clean && sent { self.codec.release() } else { Remains::Spent };
+            origin.finish(self.group.group(), &self.state, remains);
         }
         self.timer.disarm();
     }

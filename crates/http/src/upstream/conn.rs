@@ -1,4 +1,4 @@
-//! A connection to an upstream server, whatever it is spoken over.
+//! A connection to an upstream server, whatever it is spoken over, and what is kept of it.
 //!
 //! Hot path: each call is one match and one system call.
 //!
@@ -16,6 +16,8 @@ use forebay_rt::{
 };
 use forebay_session::upstream::keepalive::Idle;
 use forebay_tls::TlsStream;
+
+use super::Session;
 
 /// What a connection is spoken over.
 pub enum Stream {
@@ -51,14 +53,65 @@ fn adopt(socket: Socket) -> Option<Socket> {
     }
 }
 
-impl Idle for Stream {
-    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // Whatever comes, there is no request that it could answer.
-        let mut buf = pool::buffer();
-        let read = self.poll_read(cx, &mut buf).map(drop);
-        pool::recycle(buf);
-        read
+/// A connection without a request.
+pub struct Connection {
+    /// What it is spoken over.
+    pub stream: Stream,
+    /// What the protocol keeps of it.
+    pub session: Option<Box<Session>>,
+}
+
+impl Connection {
+    /// See [`Stream::adopt`].
+    pub fn adopt(self) -> Option<Connection> {
+        let Connection { stream, session } = self;
+        // What has to be answered is for the thread that has read it.
+        let quiet = session.as_ref().is_none_or(|session| !session.has_output());
+        let stream = stream.adopt().filter(|_| quiet)?;
+        Some(Connection { stream, session })
     }
+}
+
+/// How often an idle connection is read at once.
+const IDLE_READS: usize = 16;
+
+impl Idle for Connection {
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut buf = pool::buffer();
+        let closed = match &mut self.session {
+            // Whatever comes, there is no request that it could answer.
+            None => self.stream.poll_read(cx, &mut buf).map(drop),
+            Some(session) => poll_idle(&mut self.stream, session, &mut buf, cx),
+        };
+        pool::recycle(buf);
+        closed
+    }
+}
+
+/// Answers what a protocol asks between two requests; ready: the connection is of no use any more.
+fn poll_idle(
+    stream: &mut Stream,
+    session: &mut Session,
+    buf: &mut Vec<u8>,
+    cx: &mut Context<'_>,
+) -> Poll<()> {
+    for _ in 0..IDLE_READS {
+        if session.has_output() {
+            let output = session.take_output();
+            // A server that talks and does not listen is not worth keeping.
+            match stream.poll_write(cx, &[IoSlice::new(&output)], false) {
+                Poll::Ready(Ok(written)) if written == output.len() => {}
+                _ => return Poll::Ready(()),
+            }
+        }
+        buf.clear();
+        match stream.poll_read(cx, buf) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(1..)) if session.idle(buf).is_ok() => {}
+            Poll::Ready(_) => return Poll::Ready(()),
+        }
+    }
+    Poll::Ready(())
 }
 
 macro_rules! each {

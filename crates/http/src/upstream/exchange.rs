@@ -22,26 +22,29 @@ use forebay_session::{
     },
     var::Template,
 };
-use forebay_wire::h1::{BodyLength, Method, ResponseFraming, Version};
+use forebay_wire::h1::{Method, ResponseFraming, Version};
 
 use super::{
-    Codec, Outgoing, Protocol, Settings,
+    Codec, Outgoing, Protocol, Remains, Session, Settings,
     arrival::{Came, GivenUp, Reading, broken, complain, connect_severity, given_up},
     body::{self, Inflow, Origin},
     buffers,
-    conn::Stream,
+    conn::{Connection, Stream},
     head::{self, Verdict},
+    outgoing::outgoing,
     send::{SendError, Sender},
     settings::Next,
     upgrade::Tunnel,
 };
 use crate::{
     body::Body,
-    body_in::{self, RequestBody},
-    client::{self, BodyError, Client},
+    client::{self, Client},
     handler::Flow,
     request::Request,
 };
+
+/// Tells connections of a protocol that ALPN has a name for from those of HTTP/1.
+const OTHER_PROTOCOL: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// How an attempt failed.
 pub(super) enum Failure {
@@ -55,6 +58,8 @@ pub(super) enum Failure {
 pub struct Link {
     /// The connection.
     pub stream: Stream,
+    /// What its protocol keeps of it.
+    pub session: Option<Box<Session>>,
     /// Requests that went over it before.
     pub requests: u64,
     /// When it was made.
@@ -73,6 +78,8 @@ struct Arrived<C> {
     body_at: usize,
     /// Whether the request was sent whole: else the connection is not used again.
     request_sent: bool,
+    /// What sends the rest of it, where that goes on.
+    sender: Option<Sender<'static>>,
 }
 
 /// Passes a request on. The answer is `r.response`, or what the flow says.
@@ -106,65 +113,6 @@ async fn pass<'f, P: Protocol>(
     };
     pool::recycle(head);
     result
-}
-
-/// What is sent as the body: read before, unless it is to be sent as it comes.
-async fn outgoing<P: Protocol>(
-    protocol: &P,
-    r: &mut Request,
-    job: &P::Job,
-    client: &mut dyn Client,
-) -> Result<Outgoing, u16> {
-    let settings = protocol.settings();
-    let own = protocol.own_body(r, job);
-    let passed = settings.pass_request_body && own.is_none();
-    if r.body.is_unread() && r.input.framing.body != BodyLength::None && !r.subrequest {
-        let length = match r.input.framing.body {
-            BodyLength::Length(length) => Some(length),
-            _ => None,
-        };
-        let may_stream = length.is_some() || protocol.streams_unknown_length();
-        if !settings.request_buffering && passed && may_stream {
-            return stream(r, client, length).await;
-        }
-        body_in::read(r, client).await?;
-    }
-    if let Some(own) = own {
-        return Ok(Outgoing::Memory(own));
-    }
-    Ok(match &r.body {
-        _ if !passed => Outgoing::None,
-        // Somebody read what there was not (`mirror`), which is not the same as a body of no bytes.
-        RequestBody::Memory(bytes)
-            if bytes.is_empty() && r.input.framing.body == BodyLength::None =>
-        {
-            Outgoing::None
-        }
-        RequestBody::Memory(bytes) => Outgoing::Memory(bytes.clone()),
-        RequestBody::File(file) => Outgoing::File(file.clone()),
-        RequestBody::Unread => Outgoing::None,
-    })
-}
-
-/// A body that is sent as it comes, once as much of it is there as `client_body_postpone_sending` says
-/// (Tengine): a small one is whole then, and no server waits for a slow client to begin.
-async fn stream(
-    r: &Request,
-    client: &mut dyn Client,
-    length: Option<u64>,
-) -> Result<Outgoing, u16> {
-    let core = &r.location().core;
-    let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
-    let postponed = core.client_body_postpone_sending;
-    let mut begun = Vec::new();
-    while begun.len() < postponed {
-        let next = poll_fn(|cx| client.poll_body(limit, timeout_ms, cx)).await;
-        match next.map_err(BodyError::status)? {
-            Some(piece) => begun.extend_from_slice(&piece),
-            None => return Ok(Outgoing::Memory(begun.into())),
-        }
-    }
-    Ok(Outgoing::Stream { begun: begun.into(), length })
 }
 
 /// Asks one server after another.
@@ -289,7 +237,7 @@ fn timings(attempt: &super::state::Attempt) -> Timings {
 
 /// What stays the same from server to server.
 pub(super) struct Exchange<'a, P: Protocol> {
-    protocol: &'a P,
+    pub(super) protocol: &'a P,
     job: &'a P::Job,
     request: &'a [u8],
     body: Outgoing,
@@ -379,19 +327,20 @@ impl<P: Protocol> Exchange<'_, P> {
     fn opened(&self, r: &Request, link: Link) -> Arrived<P::Codec> {
         let codec = self.protocol.codec(r, self.job, r.upstream.take_head());
         let framing = ResponseFraming { upgrade: true, ..ResponseFraming::default() };
-        Arrived { link, codec, framing, buf: Vec::new(), body_at: 0, request_sent: true }
+        let buf = Vec::new();
+        Arrived { link, codec, framing, buf, body_at: 0, request_sent: true, sender: None }
     }
 
     /// A connection that is kept for this server, and still quiet.
     fn kept(&self, lease: &Lease) -> Option<Link> {
         let group = self.protocol.group(self.job).group();
-        let (pool, tag) = (group.pool::<Stream>()?, self.tag());
+        let (pool, tag) = (group.pool::<Connection>()?, self.tag());
         loop {
             let kept = pool.take(lease.peer(), tag, clock::now_ms())?;
             let Kept { connection, requests, made_ms, stolen, .. } = kept;
-            let stream = if stolen { connection.adopt() } else { Some(connection) };
-            if let Some(stream) = stream {
-                return Some(Link { stream, requests, made_ms, tag });
+            let connection = if stolen { connection.adopt() } else { Some(connection) };
+            if let Some(Connection { stream, session }) = connection {
+                return Some(Link { stream, session, requests, made_ms, tag });
             }
         }
     }
@@ -402,7 +351,9 @@ impl<P: Protocol> Exchange<'_, P> {
             true => self.protocol.tag(),
             false => 0,
         };
-        own ^ self.protocol.tls(self.job).map_or(0, |(_, identity)| identity.tag)
+        let tls = self.protocol.tls(self.job).map_or(0, |(_, identity)| identity.tag);
+        // Over TLS, too: the other end may have agreed to nothing.
+        own ^ tls ^ if self.protocol.alpn().is_some() { OTHER_PROTOCOL } else { 0 }
     }
 
     async fn connect(
@@ -446,7 +397,8 @@ impl<P: Protocol> Exchange<'_, P> {
                     Some(tls) => Box::pin(self.shake_hands(r, client, socket, tls)).await?,
                 };
                 r.upstream.with(|attempt| attempt.connect_ms = Some(attempt.elapsed_ms()));
-                Ok(Link { stream, requests: 0, made_ms: clock::now_ms(), tag: self.tag() })
+                let (made_ms, tag) = (clock::now_ms(), self.tag());
+                Ok(Link { stream, session: None, requests: 0, made_ms, tag })
             }
             Ok(Err(error)) => {
                 let cause = Errno(&error);
@@ -485,31 +437,30 @@ impl<P: Protocol> Exchange<'_, P> {
         let settings = self.protocol.settings();
         let core = &r.location().core;
         let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
-        let mut sender = Sender::new(self.protocol, self.request, &self.body, limit, timeout_ms);
         let mut codec = self.protocol.codec(r, self.job, r.upstream.take_head());
+        codec.begin(link.session.take());
+        let mut sender = Sender::new(&mut codec, self.request, &self.body, limit, timeout_ms);
         let mut reading =
             Reading { buf: Vec::new(), interim: 0, received: 0, hints: Vec::new(), broken: None };
         self.timer.arm(settings.send_timeout_ms);
         let (came, hinting) = poll_fn(|cx| {
-            if !sender.done() && reading.broken.is_none() {
-                let before = sender.sent;
-                match sender.poll(self.protocol, &mut link.stream, client, cx) {
-                    Poll::Ready(Ok(())) => self.timer.arm(settings.read_timeout_ms),
-                    Poll::Ready(Err(SendError::Upstream(error))) => reading.broken = Some(error),
-                    Poll::Ready(Err(SendError::Client(error))) => {
-                        return Poll::Ready((Came::Client(error), false));
-                    }
-                    Poll::Ready(Err(SendError::File(error))) => {
-                        return Poll::Ready((Came::File(error), false));
-                    }
-                    Poll::Pending if sender.waits_for_client() => self.timer.disarm(),
-                    Poll::Pending if sender.sent > before => {
-                        self.timer.arm(settings.send_timeout_ms);
-                    }
-                    Poll::Pending => {}
+            let read = loop {
+                let sends = !sender.done() || codec.has_output();
+                if sends
+                    && reading.broken.is_none()
+                    && let Some(came) =
+                        self.send(&mut sender, &mut codec, &mut link, &mut reading, client, cx)
+                {
+                    return Poll::Ready((came, false));
                 }
-            }
-            let read = reading.poll(&mut link.stream, &mut codec, settings.buffer_size, cx);
+                let before = reading.received;
+                let read = reading.poll(&mut link.stream, &mut codec, settings.buffer_size, cx);
+                // What came may be answered, or allow more to be sent.
+                let goes_on = reading.received > before && (!sender.done() || codec.has_output());
+                if read.is_ready() || !goes_on || reading.broken.is_some() {
+                    break read;
+                }
+            };
             for fields in reading.hints.drain(..) {
                 if wants_hints(r) {
                     client.hint(103, &fields);
@@ -530,7 +481,9 @@ impl<P: Protocol> Exchange<'_, P> {
             poll_fn(|cx| client.poll_hints(cx)).await;
         }
         let request_sent = sender.done();
-        *was_sent = sender.begun();
+        // A body that comes as it is sent is gone, all the same.
+        let unprocessed = matches!(&came, Came::Bad(bad) if bad.unprocessed());
+        *was_sent = sender.begun() && (!unprocessed || self.body.is_stream());
         let unanswered = reading.received == 0;
         r.upstream.with(|attempt| {
             attempt.sent += sender.sent;
@@ -545,14 +498,9 @@ impl<P: Protocol> Exchange<'_, P> {
         self.sent_any |= *was_sent;
         let failure = match came {
             Came::Head { framing, body_at } => {
-                return Ok(Arrived {
-                    link,
-                    codec,
-                    framing,
-                    buf: reading.buf,
-                    body_at,
-                    request_sent,
-                });
+                let sender = codec.goes_on().then(|| sender.detach());
+                let buf = reading.buf;
+                return Ok(Arrived { link, codec, framing, buf, body_at, request_sent, sender });
             }
             Came::End | Came::Broken(_) if stale => {
                 r.upstream.with(|attempt| (attempt.sent, attempt.received) = (0, 0));
@@ -569,8 +517,14 @@ impl<P: Protocol> Exchange<'_, P> {
                 r.log_error(Severity::Error, text);
                 Some(Failure::Next(Next::ERROR))
             }
+            // DIFFERS(h2-upstream-unprocessed): nginx takes this for a broken response.
+            Came::Bad(bad) if unprocessed => {
+                let severity = if reused { Severity::Info } else { Severity::Error };
+                complain(r, &codec, &reading.buf, bad, severity);
+                (!reused).then_some(Failure::Next(Next::ERROR))
+            }
             Came::Bad(bad) => {
-                complain(r, &codec, &reading.buf, bad);
+                complain(r, &codec, &reading.buf, bad, Severity::Error);
                 Some(Failure::Next(Next::INVALID_HEADER))
             }
             Came::Nothing(why) => Some(given_up(r, why, doing)),
@@ -599,6 +553,35 @@ impl<P: Protocol> Exchange<'_, P> {
         Err(failure)
     }
 
+    /// Sends what can be sent of the request, and minds the time that takes. `Some`: it is over.
+    fn send<C: Codec>(
+        &self,
+        sender: &mut Sender<'_>,
+        codec: &mut C,
+        link: &mut Link,
+        reading: &mut Reading,
+        client: &mut dyn Client,
+        cx: &mut Context<'_>,
+    ) -> Option<Came> {
+        let settings = self.settings();
+        let (before, was_done) = (sender.sent, sender.done());
+        let waited = sender.waits_for_client();
+        match sender.poll(codec, &mut link.stream, Some(client), cx) {
+            Poll::Ready(Ok(())) if was_done => {}
+            Poll::Ready(Ok(())) => self.timer.arm(settings.read_timeout_ms),
+            Poll::Ready(Err(SendError::Upstream(error))) => reading.broken = Some(error),
+            Poll::Ready(Err(SendError::Client(error))) => return Some(Came::Client(error)),
+            Poll::Ready(Err(SendError::File(error))) => return Some(Came::File(error)),
+            Poll::Pending if was_done => {}
+            Poll::Pending if sender.waits_for_client() => self.timer.disarm(),
+            Poll::Pending if sender.sent > before || waited => {
+                self.timer.arm(settings.send_timeout_ms);
+            }
+            Poll::Pending => {}
+        }
+        None
+    }
+
     /// Makes the response of what has arrived.
     fn answer<'f>(
         self,
@@ -607,14 +590,15 @@ impl<P: Protocol> Exchange<'_, P> {
         lease: Lease,
         selection: Selection,
     ) -> Flow<'f> {
-        let Arrived { link, mut codec, framing, mut buf, body_at, request_sent } = arrived;
+        let Arrived { link, mut codec, framing, mut buf, body_at, request_sent, sender } = arrived;
         let settings = self.protocol.settings();
         let status = codec.head().status;
         r.upstream.with(|attempt| {
             attempt.status = status;
             attempt.header_ms = Some(attempt.elapsed_ms());
         });
-        let reusable = framing.keep_alive && request_sent && self.protocol.keeps(self.job);
+        let sent = request_sent || sender.is_some();
+        let reusable = framing.keep_alive && sent && self.protocol.keeps(self.job);
         if framing.upgrade {
             return self.answer_upgrade(r, codec, framing, link, lease, selection, (buf, body_at));
         }
@@ -631,13 +615,15 @@ impl<P: Protocol> Exchange<'_, P> {
         };
         let head = codec.take_head();
         let verdict = head::apply(self.protocol, r, self.job, &head, &head_bytes, &framing);
-        let trailers = if whole { codec.take_trailers() } else { Vec::new() };
         r.upstream.keep_head(head, head_bytes);
         self.bind(r, &verdict, &lease, &selection, whole);
         let origin = Origin { link, lease, selection, reusable };
         if whole {
             let left_over = matches!(&decoded, Ok(d) if d.left_over > 0);
-            return self.answer_whole(r, verdict, origin, data, trailers, left_over);
+            let left_over = left_over.then(|| codec.left_over());
+            let (trailers, clean) = (codec.take_trailers(), request_sent && left_over.is_none());
+            let remains = if clean { codec.release() } else { Remains::Spent };
+            return self.answer_whole(r, verdict, (origin, remains), data, trailers, left_over);
         }
         let buffered = match verdict {
             Verdict::Respond { buffered } => buffered,
@@ -650,7 +636,16 @@ impl<P: Protocol> Exchange<'_, P> {
         };
         let group = self.protocol.group(self.job).clone();
         let inflow = Inflow::new(
-            codec, origin, group, settings, buffered, r, self.timer, rest, body_at, decoded,
+            codec,
+            (origin, sender),
+            group,
+            settings,
+            buffered,
+            r,
+            self.timer,
+            rest,
+            body_at,
+            decoded,
         );
         body::attach(r, inflow, buffered);
         if settings.pass_trailers {
@@ -733,10 +728,10 @@ impl<P: Protocol> Exchange<'_, P> {
         self,
         r: &mut Request,
         verdict: Verdict,
-        origin: Origin,
+        (origin, remains): (Origin, Remains),
         data: Bytes,
         trailers: Vec<crate::response::Field>,
-        left_over: bool,
+        left_over: Option<String>,
     ) -> Flow<'f> {
         // What nobody is shown was not read, as nginx sees it.
         let shown = matches!(verdict, Verdict::Respond { .. });
@@ -745,10 +740,10 @@ impl<P: Protocol> Exchange<'_, P> {
             attempt.response_ms = Some(attempt.elapsed_ms());
             attempt.response_length = length;
         });
-        if left_over {
-            r.log_error(Severity::Warn, format_args!("{}", body::LEFT_OVER));
+        if let Some(text) = left_over {
+            r.log_error(Severity::Warn, format_args!("{text}"));
         }
-        origin.finish(self.protocol.group(self.job).group(), &r.upstream, !left_over);
+        origin.finish(self.protocol.group(self.job).group(), &r.upstream, remains);
         if !trailers.is_empty() {
             if self.protocol.settings().pass_trailers {
                 r.response.trailers.extend(trailers.iter().cloned());

@@ -6,27 +6,31 @@
 //! ```text
 //! exchange.rs   pick a server → connection, kept or new → send → read the head → or the next server
 //! arrival.rs    the head of a response, and all that may come in its place
+//! outgoing.rs   the body that is sent
 //! send.rs       the request: head and body in one write; a body that is still coming, as it comes
 //! head.rs       what the fields of a response do here, and which of them reach the client
 //! body.rs       the rest of the response, as the client takes it; ahead of a slow client, in memory and
 //!               in a temporary file
 //! spill.rs      that file, written by other threads
 //! upgrade.rs    the tunnel after a 101
+//! h2/           the codec of HTTP/2, for whoever speaks something on top of it
 //! tls.rs        the handshake, where TLS is spoken
 //! state.rs      $upstream_… and the error log
 //! locate.rs     the servers behind an address that is known only with a request
 //! settings.rs   the directives that all of them share, under their prefixes
 //! ```
 //!
-//! Invariant: no module is named here, and no protocol spoken.
+//! Invariant: no module is named here, and no protocol spoken but in `h2`.
 
 mod arrival;
 pub mod body;
 pub mod buffers;
 pub mod conn;
 pub mod exchange;
+pub mod h2;
 pub mod head;
 mod locate;
+mod outgoing;
 pub mod send;
 pub mod settings;
 mod spill;
@@ -45,6 +49,7 @@ use forebay_session::{
 use forebay_wire::h1::{BadResponse, ResponseFieldId, ResponseFraming, ResponseHead};
 
 pub use exchange::run;
+pub use h2::Session;
 pub use locate::locate;
 pub use send::Outgoing;
 pub use settings::Settings;
@@ -156,14 +161,10 @@ pub trait Protocol: Send + Sync + 'static {
         None
     }
 
-    /// Whether the body of the request is framed in chunks of the protocol, see [`Protocol::frame`].
-    fn frames_body(&self, body: &Outgoing) -> bool;
-
-    /// Puts a frame's head for so many bytes of the request body; of none: what ends the body.
-    fn frame(&self, _len: usize, _out: &mut Vec<u8>) {}
-
-    /// Puts what follows a frame.
-    fn frame_end(&self, _out: &mut Vec<u8>) {}
+    /// The protocol to be agreed on by ALPN; connections of another are of no use to it.
+    fn alpn(&self) -> Option<&'static [u8]> {
+        None
+    }
 }
 
 /// What came of bytes of a body.
@@ -177,11 +178,61 @@ pub struct Decoded {
     pub done: bool,
 }
 
-/// Reads one response.
+/// What a protocol leaves with a connection when a response was read.
+pub enum Remains {
+    /// Nothing: the connection is as it was when it was made.
+    Nothing,
+    /// What the next response goes on with.
+    Session(Box<Session>),
+    /// No other request can be sent here.
+    Spent,
+}
+
+/// Writes one request, as far as its form depends on the connection, and reads its response.
 pub trait Codec: 'static {
-    /// Looks at what has come of a head, from its first byte; `limit`: what it must fit in. How long
-    /// it is, once it is complete.
-    fn read_head(&mut self, buf: &[u8], limit: usize) -> Result<Option<usize>, BadResponse>;
+    /// The connection; `session`: what [`Codec::release`] left with it.
+    fn begin(&mut self, _session: Option<Box<Session>>) {}
+
+    /// The response is complete: what remains of it.
+    fn release(&mut self) -> Remains {
+        Remains::Nothing
+    }
+
+    /// What is sent for a head, if that is something else than itself; `ends`: there is no body.
+    fn open(&mut self, _head: &[u8], _ends: bool) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Whether the body of the request is framed, see [`Codec::wrap`].
+    fn frames(&self, body: &Outgoing) -> bool;
+
+    /// How much of so many bytes of a body may be sent in one piece now.
+    fn credit(&self, want: usize) -> usize {
+        want
+    }
+
+    /// Puts what stands before and after a piece of the request body, within [`Codec::credit`]; `last`:
+    /// the body ends with it. A piece of no bytes is the end alone.
+    fn wrap(&mut self, _len: usize, _last: bool, _before: &mut Vec<u8>, _after: &mut Vec<u8>) {}
+
+    /// What the protocol has to send beside the request, to be written between two pieces of it.
+    fn take_output(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Whether there is any.
+    fn has_output(&self) -> bool {
+        false
+    }
+
+    /// Whether the rest of a request is sent while the body of its response comes.
+    fn goes_on(&self) -> bool {
+        false
+    }
+
+    /// Looks at what has come of a head, from its first byte; `limit`: what it must fit in. Bytes of
+    /// the protocol are used up. How long it is, once it is complete: so much of the buffer is its text.
+    fn read_head(&mut self, buf: &mut Vec<u8>, limit: usize) -> Result<Option<usize>, BadResponse>;
 
     /// The head, as far as it was read.
     fn head(&self) -> &ResponseHead;
@@ -206,4 +257,32 @@ pub trait Codec: 'static {
     fn take_trailers(&mut self) -> Vec<Field> {
         Vec::new()
     }
+
+    /// What the log says of a head or a body that is wrong; `buf`: where the head was read from.
+    fn explain(&self, bad: BadResponse, buf: &[u8]) -> String;
+
+    /// What the log says of what was left over behind a body.
+    fn left_over(&self) -> String {
+        body::LEFT_OVER.to_owned()
+    }
+}
+
+/// RFC 9110 §6.5.1: what decides about the message has no place behind it.
+pub fn matters_before_the_body(name: &[u8]) -> bool {
+    matches!(
+        ResponseFieldId::of(name),
+        ResponseFieldId::ContentLength
+            | ResponseFieldId::TransferEncoding
+            | ResponseFieldId::ContentEncoding
+            | ResponseFieldId::ContentType
+            | ResponseFieldId::ContentRange
+            | ResponseFieldId::Connection
+            | ResponseFieldId::KeepAlive
+            | ResponseFieldId::ProxyConnection
+            | ResponseFieldId::Trailer
+            | ResponseFieldId::TE
+            | ResponseFieldId::Upgrade
+            | ResponseFieldId::SetCookie
+            | ResponseFieldId::Location
+    )
 }

@@ -1,6 +1,7 @@
 //! Sends a request: head and body leave together, and a body that is still coming leaves as it comes.
 //!
-//! What is at hand is gathered into large writes; nothing is ever waited for to fill one.
+//! What is at hand is gathered into large writes; nothing is ever waited for to fill one. Where the
+//! protocol frames the body, or bounds what may be sent, its codec is asked for each piece.
 //!
 //! Hot path: a request without a body is one system call.
 
@@ -15,7 +16,7 @@ use std::{
 use bytes::{Buf, Bytes};
 use forebay_rt::transport::Transport;
 
-use super::{Protocol, conn::Stream};
+use super::{Codec, conn::Stream};
 use crate::{
     body_in::TempFile,
     client::{BodyError, Client},
@@ -77,6 +78,8 @@ pub struct Sender<'a> {
     head: &'a [u8],
     head_sent: usize,
     body: Source,
+    /// What was taken of the body, and is not in the queue yet.
+    rest: Bytes,
     /// Whether the protocol frames the body.
     framed: bool,
     /// What is to be written behind the head.
@@ -96,21 +99,32 @@ enum Source {
     Client { limit: u64, timeout_ms: u64 },
 }
 
+impl Source {
+    /// Whether nothing more is to be taken of it.
+    fn is_over(&self) -> bool {
+        match self {
+            Source::Ready => true,
+            Source::File { file, at } => *at == file.len,
+            Source::Client { .. } => false,
+        }
+    }
+}
+
 impl<'a> Sender<'a> {
     /// A request that begins. `limit`, `timeout_ms`: of a body that is still coming.
-    pub fn new<P: Protocol>(
-        protocol: &P,
+    pub fn new<C: Codec>(
+        codec: &mut C,
         head: &'a [u8],
         body: &Outgoing,
         limit: u64,
         timeout_ms: u64,
     ) -> Sender<'a> {
-        let framed = protocol.frames_body(body);
         let mut sender = Sender {
             head,
             head_sent: 0,
             body: Source::Ready,
-            framed,
+            rest: Bytes::new(),
+            framed: codec.frames(body),
             queue: VecDeque::new(),
             queued: 0,
             sent: 0,
@@ -119,15 +133,18 @@ impl<'a> Sender<'a> {
         };
         match body {
             Outgoing::None => {}
-            Outgoing::Memory(bytes) => sender.push(protocol, bytes.clone()),
+            Outgoing::Memory(bytes) => sender.rest = bytes.clone(),
             Outgoing::File(file) => sender.body = Source::File { file: file.clone(), at: 0 },
             Outgoing::Stream { begun, .. } => {
-                sender.push(protocol, begun.clone());
+                sender.rest = begun.clone();
                 sender.body = Source::Client { limit, timeout_ms };
             }
         }
-        if let Source::Ready = sender.body {
-            sender.end(protocol);
+        let empty = sender.rest.is_empty() && sender.body.is_over();
+        if let Some(head) = codec.open(sender.head, empty) {
+            sender.head = &[];
+            sender.ended = empty;
+            sender.put(head.into());
         }
         sender
     }
@@ -147,21 +164,22 @@ impl<'a> Sender<'a> {
         self.ended && self.head_sent == self.head.len() && self.queue.is_empty()
     }
 
-    fn push<P: Protocol>(&mut self, protocol: &P, bytes: Bytes) {
-        if bytes.is_empty() {
-            return;
+    /// The rest of the request, when its head is out.
+    pub fn detach(self) -> Sender<'static> {
+        debug_assert_eq!(self.head_sent, self.head.len());
+        Sender { head: &[], head_sent: 0, ..self }
+    }
+
+    fn push<C: Codec>(&mut self, codec: &mut C, bytes: Bytes, last: bool) {
+        self.ended |= last;
+        if !self.framed {
+            return self.put(bytes);
         }
-        if self.framed {
-            let mut frame = Vec::with_capacity(20);
-            protocol.frame(bytes.len(), &mut frame);
-            self.put(frame.into());
-        }
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        codec.wrap(bytes.len(), last, &mut before, &mut after);
+        self.put(before.into());
         self.put(bytes);
-        if self.framed {
-            let mut frame = Vec::new();
-            protocol.frame_end(&mut frame);
-            self.put(frame.into());
-        }
+        self.put(after.into());
     }
 
     fn put(&mut self, bytes: Bytes) {
@@ -171,26 +189,18 @@ impl<'a> Sender<'a> {
         }
     }
 
-    fn end<P: Protocol>(&mut self, protocol: &P) {
-        self.ended = true;
-        if self.framed {
-            let mut frame = Vec::new();
-            protocol.frame(0, &mut frame);
-            self.put(frame.into());
-        }
-    }
-
     /// Sends what can be sent. `Pending`: for the upstream, or for the client
-    /// ([`Sender::waits_for_client`]).
-    pub fn poll<P: Protocol>(
+    /// ([`Sender::waits_for_client`]); without `client`, what comes from there is not taken.
+    pub fn poll<C: Codec>(
         &mut self,
-        protocol: &P,
+        codec: &mut C,
         stream: &mut Stream,
-        client: &mut dyn Client,
+        mut client: Option<&mut (dyn Client + '_)>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
         loop {
-            if let Err(error) = self.gather(protocol, stream, client, cx) {
+            let client = client.as_deref_mut();
+            if let Err(error) = self.gather(codec, stream, client, cx) {
                 return Poll::Ready(Err(error));
             }
             if self.head_sent == self.head.len() && self.queue.is_empty() {
@@ -230,21 +240,37 @@ impl<'a> Sender<'a> {
     /// Whether there is nothing to send before the client sends more.
     pub fn waits_for_client(&self) -> bool {
         let is_client = matches!(self.body, Source::Client { .. });
-        is_client && !self.ended && self.head_sent == self.head.len() && self.queue.is_empty()
+        let waits = !self.ended && self.rest.is_empty();
+        is_client && waits && self.head_sent == self.head.len() && self.queue.is_empty()
     }
 
     /// Takes what is there of the body.
-    fn gather<P: Protocol>(
+    fn gather<C: Codec>(
         &mut self,
-        protocol: &P,
+        codec: &mut C,
         stream: &Stream,
-        client: &mut dyn Client,
+        mut client: Option<&mut (dyn Client + '_)>,
         cx: &mut Context<'_>,
     ) -> Result<(), SendError> {
+        if codec.has_output() {
+            self.put(codec.take_output().into());
+        }
         while !self.ended && self.queued < GATHER_BYTES && self.queue.len() < MAX_SLICES {
+            if !self.rest.is_empty() {
+                let take = codec.credit(self.rest.len());
+                if take == 0 {
+                    return Ok(());
+                }
+                let piece = self.rest.split_to(take);
+                let last = self.rest.is_empty() && self.body.is_over();
+                self.push(codec, piece, last);
+                continue;
+            }
             match &mut self.body {
-                Source::Ready => self.end(protocol),
-                Source::File { file, at } if *at == file.len => self.end(protocol),
+                Source::Ready => self.push(codec, Bytes::new(), true),
+                Source::File { file, at } if *at == file.len => {
+                    self.push(codec, Bytes::new(), true);
+                }
                 // The kernel sends it.
                 Source::File { .. } if !self.framed && stream.sends_files() => return Ok(()),
                 Source::File { file, at } => {
@@ -252,18 +278,19 @@ impl<'a> Sender<'a> {
                     let mut buf = vec![0; want];
                     file.file.read_exact_at(&mut buf, *at).map_err(SendError::File)?;
                     *at += want as u64;
-                    self.push(protocol, buf.into());
+                    self.rest = buf.into();
                 }
                 Source::Client { limit, timeout_ms } => {
+                    let Some(client) = client.as_deref_mut() else { return Ok(()) };
                     match client.poll_body(*limit, *timeout_ms, cx) {
                         Poll::Pending => return Ok(()),
                         Poll::Ready(Ok(Some(piece))) => {
                             if self.sent == 0 {
                                 self.taken.push(piece.clone());
                             }
-                            self.push(protocol, piece);
+                            self.rest = piece;
                         }
-                        Poll::Ready(Ok(None)) => self.end(protocol),
+                        Poll::Ready(Ok(None)) => self.push(codec, Bytes::new(), true),
                         Poll::Ready(Err(error)) => return Err(SendError::Client(error)),
                     }
                 }
@@ -283,8 +310,9 @@ impl<'a> Sender<'a> {
             slices[count] = IoSlice::new(bytes);
             count += 1;
         }
-        // A file follows at once, in the same packets.
-        let more = matches!(&self.body, Source::File { file, at } if *at < file.len);
+        // A file follows at once, in the same packets; not where a window may shut before it.
+        let follows = matches!(&self.body, Source::File { file, at } if *at < file.len);
+        let more = follows && !self.framed;
         let written = match stream.poll_write(cx, &slices[..count], more) {
             Poll::Ready(Ok(written)) => written,
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),

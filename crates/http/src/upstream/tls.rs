@@ -27,17 +27,25 @@ use crate::{client::Client, core, module::Builder, request::Request};
 
 /// What locations with the same settings share while the configuration loads.
 #[derive(Default)]
-struct Built(Vec<(Settings, Arc<Secure>)>);
+struct Built(Vec<Shared>);
 
-/// Builds what a location speaks TLS with; `prefix`: `proxy`, `grpc` …
+struct Shared {
+    settings: Settings,
+    alpn: Option<&'static [u8]>,
+    built: Arc<Secure>,
+}
+
+/// Builds what a location speaks TLS with; `prefix`: `proxy`, `grpc` …; `alpn`: what it offers.
 pub fn build(
     settings: &Settings,
     prefix: &str,
+    alpn: Option<&'static [u8]>,
     b: &mut Builder<'_, '_, '_>,
 ) -> Result<Arc<Secure>, Error> {
     let known = &b.cx.shared::<Built>().0;
-    if let Some((_, built)) = known.iter().find(|(known, _)| known == settings) {
-        return Ok(built.clone());
+    let is_it = |known: &&Shared| known.settings == *settings && known.alpn == alpn;
+    if let Some(known) = known.iter().find(is_it) {
+        return Ok(known.built.clone());
     }
     let span = b.level::<core::Conf>(b.location.id).map(|conf| conf.own.span);
     let mut context = Context {
@@ -46,8 +54,9 @@ pub fn build(
         zones: &mut b.cx.zones,
         span: span.unwrap_or_default(),
     };
-    let built = Arc::new(Secure::build(settings, prefix, &mut context)?);
-    b.cx.shared::<Built>().0.push((settings.clone(), built.clone()));
+    let built = Arc::new(Secure::build(settings, prefix, alpn, &mut context)?);
+    let shared = Shared { settings: settings.clone(), alpn, built: built.clone() };
+    b.cx.shared::<Built>().0.push(shared);
     Ok(built)
 }
 
@@ -75,7 +84,18 @@ impl<P: Protocol> Exchange<'_, P> {
             .await
         };
         match shaken {
-            Ok(Ok((stream, _))) => Ok(Stream::Tls(stream)),
+            Ok(Ok((stream, session))) => {
+                if let Some(wanted) = self.protocol.alpn()
+                    && session.alpn() != Some(wanted)
+                {
+                    // nginx goes on, too: a server that knows no ALPN may know HTTP/2.
+                    let name = String::from_utf8_lossy(wanted);
+                    let text =
+                        format_args!("upstream did not select \"{name}\" by ALPN while {DOING}");
+                    r.log_error(Severity::Info, text);
+                }
+                Ok(Stream::Tls(stream))
+            }
             Ok(Err(error)) => {
                 complain(r, &error);
                 Err(Failure::Next(Next::ERROR))

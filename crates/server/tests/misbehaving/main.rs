@@ -5,6 +5,7 @@ mod bodies;
 mod connect;
 mod connections;
 mod downloads;
+mod http2;
 mod names;
 mod requests;
 mod responses;

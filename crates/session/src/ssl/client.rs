@@ -117,10 +117,11 @@ pub struct Identity {
 }
 
 impl Client {
-    /// Builds it; `prefix`: `proxy`, `grpc` …
+    /// Builds it; `prefix`: `proxy`, `grpc` …; `alpn`: the protocol that is offered, if any.
     pub fn build<S: Scope>(
         settings: &Settings,
         prefix: &str,
+        alpn: Option<&[u8]>,
         cx: &mut Context<'_, '_, S>,
     ) -> Result<Client, Error> {
         let loader = &mut *cx.loader;
@@ -130,6 +131,7 @@ impl Client {
             verify: trust(settings, prefix, cx.span, loader)?,
             reuse_sessions: settings.session_reuse != Some(false),
             send_name: settings.server_name == Some(true),
+            alpn: alpn.map(<[u8]>::to_vec).into_iter().collect(),
             ..ClientSettings::default()
         };
         let commands = settings.conf_commands.as_deref().unwrap_or_default();

@@ -73,6 +73,12 @@ impl BadResponse {
     }
 }
 
+impl From<Fault> for BadResponse {
+    fn from(fault: Fault) -> BadResponse {
+        BadResponse::Http2(fault)
+    }
+}
+
 impl fmt::Display for BadResponse {
     /// As the error log has it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -27,7 +27,7 @@ pub enum Fault {
     StreamFlow(usize, u32),
     /// More data than the connection's window allows.
     ConnectionFlow(usize, u32),
-    /// A `:status` that is none, as far as it is a number.
+    /// A `:status` that has no place here.
     UnexpectedStatus(u16),
     /// A rule of frames, as it is told of clients.
     Frame(&'static str),
@@ -43,6 +43,14 @@ impl Fault {
         Fault::Text("upstream sent response body larger than indicated content length");
     /// A field section that cannot be decompressed.
     pub const COMPRESSION: Fault = Fault::Text("upstream sent invalid encoded header");
+    /// More padding than there is frame.
+    pub const PADDING: Fault = Fault::Text("upstream sent http2 frame with too long padding");
+    /// A window beyond what is possible.
+    pub const WINDOW: Fault = Fault::Text("upstream sent too large window update");
+    /// Work for nothing.
+    pub const FLOOD: Fault = Fault::Text("upstream sent too many frames of no use");
+    /// A field section beyond its buffer.
+    pub const TOO_BIG: Fault = Fault::Text("upstream sent too big header");
     /// A field behind the body that is none.
     pub const TRAILER: Fault = Fault::Text("upstream sent invalid trailer");
 

@@ -7,13 +7,14 @@
 
 use bytes::Bytes;
 use forebay_wire::h1::{
-    BadResponse, Progress, ResponseBody, ResponseFieldId, ResponseFraming, ResponseHead,
-    ResponseParser, Sent, chunked::Decoder, response_framing,
+    BadResponse, Progress, ResponseBody, ResponseFraming, ResponseHead, ResponseParser, Sent,
+    chunked::Decoder, encode, response_framing,
 };
 
 use crate::{
+    error_log::Lossy,
     response::Field,
-    upstream::{Codec, Decoded},
+    upstream::{Codec, Decoded, Outgoing, matters_before_the_body},
 };
 
 enum Left {
@@ -43,7 +44,21 @@ impl Http1 {
 }
 
 impl Codec for Http1 {
-    fn read_head(&mut self, buf: &[u8], limit: usize) -> Result<Option<usize>, BadResponse> {
+    fn frames(&self, body: &Outgoing) -> bool {
+        body.length().is_none()
+    }
+
+    fn wrap(&mut self, len: usize, last: bool, before: &mut Vec<u8>, after: &mut Vec<u8>) {
+        if len > 0 {
+            encode::write_chunk_size(before, len as u64);
+            after.extend_from_slice(b"\r\n");
+        }
+        if last {
+            after.extend_from_slice(b"0\r\n\r\n");
+        }
+    }
+
+    fn read_head(&mut self, buf: &mut Vec<u8>, limit: usize) -> Result<Option<usize>, BadResponse> {
         Ok(match self.parser.parse(buf, limit)? {
             Progress::Complete { consumed } => Some(consumed),
             Progress::Partial => None,
@@ -121,26 +136,13 @@ impl Codec for Http1 {
         }
         fields
     }
-}
 
-/// RFC 9110 §6.5.1: what decides about the message has no place behind it.
-fn matters_before_the_body(name: &[u8]) -> bool {
-    matches!(
-        ResponseFieldId::of(name),
-        ResponseFieldId::ContentLength
-            | ResponseFieldId::TransferEncoding
-            | ResponseFieldId::ContentEncoding
-            | ResponseFieldId::ContentType
-            | ResponseFieldId::ContentRange
-            | ResponseFieldId::Connection
-            | ResponseFieldId::KeepAlive
-            | ResponseFieldId::ProxyConnection
-            | ResponseFieldId::Trailer
-            | ResponseFieldId::TE
-            | ResponseFieldId::Upgrade
-            | ResponseFieldId::SetCookie
-            | ResponseFieldId::Location
-    )
+    fn explain(&self, bad: BadResponse, buf: &[u8]) -> String {
+        let refused = self.parser.head().refused.filter(|_| bad == BadResponse::InvalidHeader);
+        let Some(line) = refused else { return bad.to_string() };
+        let byte = buf.get(line.end as usize).unwrap_or(&0);
+        format!("{bad}: \"{}\\x{byte:02x}...\"", Lossy(line.of(buf)))
+    }
 }
 
 /// Moves the data of chunks together.
@@ -171,10 +173,10 @@ mod tests {
     use super::*;
 
     fn codec(fields: &str) -> Http1 {
-        let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n");
+        let mut head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n").into_bytes();
         let mut codec = Http1::new(Sent::default(), ResponseHead::default());
-        assert_eq!(codec.read_head(head.as_bytes(), 4096), Ok(Some(head.len())));
-        codec.framing(head.as_bytes()).unwrap();
+        assert_eq!(codec.read_head(&mut head, 4096), Ok(Some(head.len())));
+        codec.framing(&head).unwrap();
         codec
     }
 

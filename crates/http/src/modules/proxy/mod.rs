@@ -1,4 +1,5 @@
-//! `proxy_pass`: passes requests on to HTTP/1 servers (`ngx_http_proxy_module.c`).
+//! `proxy_pass`: passes requests on to servers of HTTP/1 and HTTP/2 (`ngx_http_proxy_module.c`,
+//! `ngx_http_proxy_v2_module.c`).
 //!
 //! The exchange itself is [`crate::upstream`]; here is what is HTTP about it. Leaves out
 //! `proxy_cache…` and `proxy_store…`, which are refused, and `proxy_ssl_key_log`, which open nginx does
@@ -12,7 +13,9 @@
 mod codec;
 mod pass;
 mod request;
+mod request2;
 mod rewrite;
+mod speech;
 
 use std::{
     cell::Cell,
@@ -28,13 +31,13 @@ use forebay_session::{
     ssl::client::{Client as Secure, Identity},
     var::{Registry, Template},
 };
-use forebay_wire::h1::{BodyLength, FieldId, ResponseFieldId, ResponseHead, Sent, encode};
+use forebay_wire::h1::{BodyLength, FieldId, ResponseFieldId, ResponseHead, encode};
 
 use self::{
-    codec::Http1,
     pass::{Pass, Url},
-    request::{Lines, Parts},
+    request::Parts,
     rewrite::{FlagRule, Redirect, Rewrites, Rule},
+    speech::Speech,
 };
 use crate::{
     client::Client,
@@ -58,6 +61,7 @@ pub struct Proxy;
 enum HttpVersion {
     Http10,
     Http11,
+    Http2,
 }
 
 /// `proxy_set_header`.
@@ -125,13 +129,17 @@ impl Module for Proxy {
         ),
         set(
             "proxy_http_version",
-            &["1.0 | 1.1"],
+            &["1.0 | 1.1 | 2"],
             "1.1",
             ANY,
             Arity::ONE,
             "The version of HTTP spoken to upstreams.",
             |c, n, _| {
-                let versions = [("1.0", HttpVersion::Http10), ("1.1", HttpVersion::Http11)];
+                let versions = [
+                    ("1.0", HttpVersion::Http10),
+                    ("1.1", HttpVersion::Http11),
+                    ("2", HttpVersion::Http2),
+                ];
                 value::set_enum(&mut c.version, n, &versions)
             },
         ),
@@ -279,23 +287,48 @@ impl Module for Proxy {
         let outer = || b.enclosing::<Conf>().and_then(|conf| conf.pass.clone());
         let pass = conf.pass.clone().or_else(|| if inner { outer() } else { None });
         let Some(pass) = pass else { return Ok(()) };
-        let handler = Handing::new(conf, pass, b)?;
-        if let Pass::Fixed { group: GroupRef::Configured(upstream), url, .. } = &*handler.pass {
-            b.passes_to(PassesTo {
-                upstream: upstream.clone(),
-                tls: handler.tls.clone().map(|tls| (tls, url.host.clone())),
-                read_timeout_ms: handler.settings.read_timeout_ms,
-            });
+        let set: &[_] = conf.set_headers.as_ref().map_or(&[], |list| list);
+        match conf.version {
+            Some(HttpVersion::Http2) => put(conf, pass, speech::Http2::new(set), b)?,
+            version => {
+                let http11 = version != Some(HttpVersion::Http10);
+                put(conf, pass, speech::Http1::new(set, http11), b)?;
+            }
         }
         if let Kind::Prefix { .. } = kind
             && b.location.name.ends_with(b"/")
         {
             b.location.auto_redirect = true;
         }
-        b.location.upgrades = handler.http11 && handler.lines.upgrades();
-        b.sole_content(handler);
         Ok(())
     }
+}
+
+/// Puts the handler into its location.
+fn put<S: Speech>(
+    conf: &Conf,
+    pass: Arc<Pass>,
+    speech: S,
+    b: &mut Builder<'_, '_, '_>,
+) -> Result<(), Error> {
+    let handler = Handing::new(conf, pass, speech, b)?;
+    if let Pass::Fixed { group: GroupRef::Configured(upstream), url, .. } = &*handler.pass {
+        // Health checks speak HTTP/1, whatever requests do.
+        let tls = match &handler.tls {
+            Some(_) if S::ALPN.is_some() => {
+                Some(upstream::tls::build(&conf.shared.tls, "proxy", None, b)?)
+            }
+            tls => tls.clone(),
+        };
+        b.passes_to(PassesTo {
+            upstream: upstream.clone(),
+            tls: tls.map(|tls| (tls, url.host.clone())),
+            read_timeout_ms: handler.settings.read_timeout_ms,
+        });
+    }
+    b.location.upgrades = handler.speech.upgrades();
+    b.sole_content(handler);
+    Ok(())
 }
 
 fn no_table(node: &Node, cx: &mut Cx<'_, '_>) {
@@ -356,15 +389,14 @@ fn add_forwarded_for(r: &Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// The handler of a location.
-struct Handing {
+struct Handing<S> {
     pass: Arc<Pass>,
     settings: Settings,
     hidden: Hidden,
-    lines: Lines,
+    speech: S,
     rewrites: Rewrites,
     method: Option<Arc<Template>>,
     set_body: Option<Arc<Template>>,
-    http11: bool,
     /// What the URI part of `proxy_pass` replaces.
     location: Bytes,
     resolver: (Arc<Resolver>, u64),
@@ -385,8 +417,13 @@ const HIDDEN: [&str; 8] = [
     "X-Accel-Charset",
 ];
 
-impl Handing {
-    fn new(conf: &Conf, pass: Arc<Pass>, b: &mut Builder<'_, '_, '_>) -> Result<Handing, Error> {
+impl<S: Speech> Handing<S> {
+    fn new(
+        conf: &Conf,
+        pass: Arc<Pass>,
+        speech: S,
+        b: &mut Builder<'_, '_, '_>,
+    ) -> Result<Handing<S>, Error> {
         let settings = conf.shared.settings("proxy", b)?;
         let plain = matches!(b.location.kind, Kind::Exact | Kind::Prefix { .. });
         let location = if plain { b.location.name.clone() } else { Bytes::new() };
@@ -420,13 +457,12 @@ impl Handing {
         }
         let tls = match &*pass {
             Pass::Fixed { url, .. } if !url.tls => None,
-            _ => Some(upstream::tls::build(&conf.shared.tls, "proxy", b)?),
+            _ => Some(upstream::tls::build(&conf.shared.tls, "proxy", S::ALPN, b)?),
         };
-        let set: &[_] = conf.set_headers.as_ref().map_or(&[], |list| list);
         Ok(Handing {
             hidden: Hidden::new(&HIDDEN, &settings.pass_headers, &settings.hide_headers),
             settings,
-            lines: Lines::new(set),
+            speech,
             rewrites: Rewrites {
                 redirects,
                 domains: conf.cookie_domains.clone().unwrap_or_default(),
@@ -435,7 +471,6 @@ impl Handing {
             },
             method: conf.method.clone(),
             set_body: conf.set_body.clone(),
-            http11: conf.version != Some(HttpVersion::Http10),
             location,
             resolver: super::resolver::of(b),
             tag: tag(b, &pass),
@@ -454,9 +489,7 @@ impl Handing {
             url,
             location: &self.location,
             computed,
-            lines: &self.lines,
             method: self.method.as_deref(),
-            http11: self.http11,
             keeps: group.group().settings.keepalive.connections > 0,
             closes: &job.closes,
             pass_headers: self.settings.pass_request_headers,
@@ -486,15 +519,15 @@ struct Job {
     closes: Cell<bool>,
 }
 
-impl Handler for Handing {
+impl<S: Speech> Handler for Handing<S> {
     fn handle<'a>(&'a self, r: &'a mut Request, client: &'a mut dyn Client) -> Flow<'a> {
         Flow::Later(Box::pin(upstream::run(self, r, client)))
     }
 }
 
-impl Protocol for Handing {
+impl<S: Speech> Protocol for Handing<S> {
     type Job = Job;
-    type Codec = Http1;
+    type Codec = S::Codec;
 
     fn settings(&self) -> &Settings {
         &self.settings
@@ -549,7 +582,7 @@ impl Protocol for Handing {
     }
 
     fn streams_unknown_length(&self) -> bool {
-        self.http11
+        self.speech.streams_unknown_length()
     }
 
     fn keeps(&self, job: &Job) -> bool {
@@ -563,14 +596,14 @@ impl Protocol for Handing {
         body: &Outgoing,
         out: &mut Vec<u8>,
     ) -> Result<(), u16> {
-        request::write(r, &self.parts(job), body, out).ok_or_else(|| {
+        self.speech.write_head(r, &self.parts(job), body, out).ok_or_else(|| {
             r.log_error(Severity::Error, format_args!("zero length URI to proxy"));
             500
         })
     }
 
-    fn codec(&self, r: &Request, job: &Job, head: ResponseHead) -> Http1 {
-        Http1::new(Sent { head: job.head, upgrade: self.http11 && r.input.framing.upgrade }, head)
+    fn codec(&self, r: &Request, job: &Job, head: ResponseHead) -> S::Codec {
+        self.speech.codec(r, job.head, head)
     }
 
     fn rewrite(&self, r: &Request, _: &Job, id: ResponseFieldId, value: &[u8]) -> Option<Vec<u8>> {
@@ -581,18 +614,7 @@ impl Protocol for Handing {
         }
     }
 
-    fn frames_body(&self, body: &Outgoing) -> bool {
-        body.length().is_none()
-    }
-
-    fn frame(&self, len: usize, out: &mut Vec<u8>) {
-        encode::write_chunk_size(out, len as u64);
-        if len == 0 {
-            out.extend_from_slice(b"\r\n");
-        }
-    }
-
-    fn frame_end(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"\r\n");
+    fn alpn(&self) -> Option<&'static [u8]> {
+        S::ALPN
     }
 }

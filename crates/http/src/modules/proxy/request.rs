@@ -1,4 +1,5 @@
-//! Writes the head of a request to an upstream (`ngx_http_proxy_create_request`).
+//! Writes the head of a request to an upstream (`ngx_http_proxy_create_request`), in HTTP/1; what
+//! HTTP/2 shares with it is here, too.
 //!
 //! Hot path: lines that never change are copied as one block.
 //!
@@ -42,12 +43,18 @@ pub enum Line {
 pub struct Lines {
     /// In order.
     pub lines: Vec<Line>,
-    /// Fields of the client that are not passed on: known ones, a bit of their number each.
+    stays: Stays,
+    /// An empty `Content-Length` is asked for.
+    no_length: bool,
+}
+
+/// Fields of the client that are not passed on.
+#[derive(Default)]
+pub struct Stays {
+    /// Known ones, a bit of their number each.
     known: u64,
     /// Others, lower case.
     names: Vec<Box<[u8]>>,
-    /// An empty `Content-Length` is asked for.
-    no_length: bool,
 }
 
 /// Never passed on: they speak of the connection, or are written anew.
@@ -65,10 +72,10 @@ const OURS: [FieldId; 8] = [
 impl Lines {
     /// Compiles the `proxy_set_header`s of a level, in order (`ngx_http_proxy_init_headers`).
     pub fn new(set: &[(Box<[u8]>, Template)]) -> Lines {
-        let mut lines = Lines { lines: Vec::new(), known: 0, names: Vec::new(), no_length: false };
+        let stays = Stays::new(set.iter().map(|(name, _)| &**name));
+        let mut lines = Lines { lines: Vec::new(), stays, no_length: false };
         let is_set = |name: &str| set.iter().any(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
         for (name, value) in set {
-            lines.hide(name);
             match FieldId::of(name) {
                 FieldId::ContentLength => {
                     lines.no_length |= value.as_text() == Some(b"");
@@ -93,8 +100,6 @@ impl Lines {
             lines.lines.push(Line::Connection);
         }
         lines.lines.push(Line::Framing);
-        OURS.iter().for_each(|id| lines.known |= 1 << *id as u8);
-        lines.hide(b"Proxy-Connection");
         lines
     }
 
@@ -110,13 +115,6 @@ impl Lines {
         })
     }
 
-    fn hide(&mut self, name: &[u8]) {
-        match FieldId::of(name) {
-            FieldId::Other => self.names.push(name.to_ascii_lowercase().into()),
-            id => self.known |= 1 << id as u8,
-        }
-    }
-
     fn fixed(&mut self, name: &[u8], value: &[u8]) {
         let mut text = Vec::new();
         if let Some(Line::Fixed(before)) = self.lines.last() {
@@ -125,6 +123,24 @@ impl Lines {
         }
         write_field(&mut text, name, value);
         self.lines.push(Line::Fixed(text.into()));
+    }
+}
+
+impl Stays {
+    /// Those that are ours to say, and those that the configuration says.
+    pub fn new<'a>(set: impl Iterator<Item = &'a [u8]>) -> Stays {
+        let mut stays = Stays::default();
+        OURS.iter().for_each(|id| stays.known |= 1 << *id as u8);
+        set.chain([&b"Proxy-Connection"[..]]).for_each(|name| stays.hide(name));
+        stays
+    }
+
+    /// Another one.
+    pub fn hide(&mut self, name: &[u8]) {
+        match FieldId::of(name) {
+            FieldId::Other => self.names.push(name.to_ascii_lowercase().into()),
+            id => self.known |= 1 << id as u8,
+        }
     }
 
     fn passes(&self, field: &Field, buf: &[u8]) -> bool {
@@ -147,12 +163,8 @@ pub struct Parts<'a> {
     pub location: &'a [u8],
     /// Whether `proxy_pass` has variables: then its URI part replaces all.
     pub computed: bool,
-    /// The lines.
-    pub lines: &'a Lines,
     /// `proxy_method`.
     pub method: Option<&'a Template>,
-    /// Whether it is HTTP/1.1.
-    pub http11: bool,
     /// Whether connections to these servers are kept.
     pub keeps: bool,
     /// Is told whether the head says `Connection: close`.
@@ -178,10 +190,36 @@ pub fn method<'a>(r: &'a Request, parts: &Parts<'_>, scratch: &'a mut Vec<u8>) -
 }
 
 /// Writes the head. `None`: there is no URI to ask for.
-pub fn write(r: &Request, parts: &Parts<'_>, body: &Outgoing, out: &mut Vec<u8>) -> Option<()> {
+pub fn write(
+    r: &Request,
+    parts: &Parts<'_>,
+    (lines, http11): (&Lines, bool),
+    body: &Outgoing,
+    out: &mut Vec<u8>,
+) -> Option<()> {
     let mut scratch = Vec::new();
     write_value(out, method(r, parts, &mut scratch));
     out.push(b' ');
+    write_target(r, parts, out)?;
+    out.extend_from_slice(if http11 { b" HTTP/1.1\r\n" } else { b" HTTP/1.0\r\n" });
+    for line in &lines.lines {
+        write_line(r, parts, (line, lines, http11), body, out);
+    }
+    if parts.pass_headers {
+        pass_fields(r, &lines.stays, |name, value| {
+            // The parser let no CR, LF or NUL through.
+            out.extend_from_slice(name);
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value);
+            out.extend_from_slice(b"\r\n");
+        });
+    }
+    out.extend_from_slice(b"\r\n");
+    Some(())
+}
+
+/// Writes what is asked for, and tells the error log. `None`: nothing.
+pub fn write_target(r: &Request, parts: &Parts<'_>, out: &mut Vec<u8>) -> Option<()> {
     let start = out.len();
     write_uri(r, parts, out);
     if out.len() == start {
@@ -189,14 +227,6 @@ pub fn write(r: &Request, parts: &Parts<'_>, body: &Outgoing, out: &mut Vec<u8>)
     }
     sanitize_uri(out, start);
     r.upstream.set_uri(&out[start..]);
-    out.extend_from_slice(if parts.http11 { b" HTTP/1.1\r\n" } else { b" HTTP/1.0\r\n" });
-    for line in &parts.lines.lines {
-        write_line(r, parts, line, body, out);
-    }
-    if parts.pass_headers {
-        pass_fields(r, parts.lines, out);
-    }
-    out.extend_from_slice(b"\r\n");
     Some(())
 }
 
@@ -253,7 +283,13 @@ thread_local! {
     static VALUE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-fn write_line(r: &Request, parts: &Parts<'_>, line: &Line, body: &Outgoing, out: &mut Vec<u8>) {
+fn write_line(
+    r: &Request,
+    parts: &Parts<'_>,
+    (line, lines, http11): (&Line, &Lines, bool),
+    body: &Outgoing,
+    out: &mut Vec<u8>,
+) {
     match line {
         Line::Fixed(text) => out.extend_from_slice(text),
         Line::FixedConnection(value) => write_connection(parts, value, out),
@@ -270,11 +306,11 @@ fn write_line(r: &Request, parts: &Parts<'_>, line: &Line, body: &Outgoing, out:
         }
         Line::Host => write_field(out, b"Host", &parts.url.host),
         Line::Connection => {
-            if !parts.http11 || !parts.keeps {
+            if !http11 || !parts.keeps {
                 write_connection(parts, b"close", out);
             }
         }
-        Line::Framing => write_framing(r, parts, body, out),
+        Line::Framing => write_framing(r, lines, body, out),
     }
 }
 
@@ -288,26 +324,43 @@ fn write_connection(parts: &Parts<'_>, value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn write_framing(r: &Request, parts: &Parts<'_>, body: &Outgoing, out: &mut Vec<u8>) {
-    match body.length() {
-        // A client that said 0 says so of this body, too.
-        Some(0) if matches!(body, Outgoing::None) => {
-            let said = r.input.framing.body == BodyLength::Length(0) && !r.subrequest;
-            if said && !parts.lines.no_length {
-                out.extend_from_slice(b"Content-Length: 0\r\n");
-            }
-        }
-        Some(length) => {
+fn write_framing(r: &Request, lines: &Lines, body: &Outgoing, out: &mut Vec<u8>) {
+    match length(r, lines.no_length, body) {
+        Length::Unsaid => {}
+        Length::Known(length) => {
             out.extend_from_slice(b"Content-Length: ");
             write_decimal(out, length);
             out.extend_from_slice(b"\r\n");
         }
-        None => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        Length::Unknown => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
     }
 }
 
-/// The client's fields.
-fn pass_fields(r: &Request, lines: &Lines, out: &mut Vec<u8>) {
+/// What is said of the length of a body.
+pub enum Length {
+    /// There is no body, and nothing said of it.
+    Unsaid,
+    /// So many bytes.
+    Known(u64),
+    /// It shows when it ends.
+    Unknown,
+}
+
+/// `no_length`: an empty `Content-Length` is asked for.
+pub fn length(r: &Request, no_length: bool, body: &Outgoing) -> Length {
+    match body.length() {
+        // A client that said 0 says so of this body, too.
+        Some(0) if matches!(body, Outgoing::None) => {
+            let said = r.input.framing.body == BodyLength::Length(0) && !r.subrequest;
+            if said && !no_length { Length::Known(0) } else { Length::Unsaid }
+        }
+        Some(length) => Length::Known(length),
+        None => Length::Unknown,
+    }
+}
+
+/// The client's fields that are passed on.
+pub fn pass_fields(r: &Request, stays: &Stays, mut pass: impl FnMut(&[u8], &[u8])) {
     let (buf, headers) = (&r.input.buf[..], &r.input.head.headers);
     let connection = headers.iter().filter(|field| field.id == FieldId::Connection);
     let nominating = connection.clone().any(|field| {
@@ -321,13 +374,8 @@ fn pass_fields(r: &Request, lines: &Lines, out: &mut Vec<u8>) {
         nominees.any(|token| token.eq_ignore_ascii_case(name))
     };
     for field in headers {
-        if !lines.passes(field, buf) || (nominating && nominated(field)) {
-            continue;
+        if stays.passes(field, buf) && !(nominating && nominated(field)) {
+            pass(field.name.of(buf), field.value.of(buf));
         }
-        // The parser let no CR, LF or NUL through.
-        out.extend_from_slice(field.name.of(buf));
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(field.value.of(buf));
-        out.extend_from_slice(b"\r\n");
     }
 }

@@ -1,0 +1,73 @@
+//! What is sent as the body of a request: what was read of it before, or what is still to come.
+//!
+//! Invariant: a body that is sent as it comes is sent once.
+
+use std::future::poll_fn;
+
+use forebay_wire::h1::BodyLength;
+
+use super::{Outgoing, Protocol};
+use crate::{
+    body_in::{self, RequestBody},
+    client::{BodyError, Client},
+    request::Request,
+};
+
+/// What is sent as the body: read before, unless it is to be sent as it comes.
+pub(super) async fn outgoing<P: Protocol>(
+    protocol: &P,
+    r: &mut Request,
+    job: &P::Job,
+    client: &mut dyn Client,
+) -> Result<Outgoing, u16> {
+    let settings = protocol.settings();
+    let own = protocol.own_body(r, job);
+    let passed = settings.pass_request_body && own.is_none();
+    if r.body.is_unread() && r.input.framing.body != BodyLength::None && !r.subrequest {
+        let length = match r.input.framing.body {
+            BodyLength::Length(length) => Some(length),
+            _ => None,
+        };
+        let may_stream = length.is_some() || protocol.streams_unknown_length();
+        if !settings.request_buffering && passed && may_stream {
+            return stream(r, client, length).await;
+        }
+        body_in::read(r, client).await?;
+    }
+    if let Some(own) = own {
+        return Ok(Outgoing::Memory(own));
+    }
+    Ok(match &r.body {
+        _ if !passed => Outgoing::None,
+        // Somebody read what there was not (`mirror`), which is not the same as a body of no bytes.
+        RequestBody::Memory(bytes)
+            if bytes.is_empty() && r.input.framing.body == BodyLength::None =>
+        {
+            Outgoing::None
+        }
+        RequestBody::Memory(bytes) => Outgoing::Memory(bytes.clone()),
+        RequestBody::File(file) => Outgoing::File(file.clone()),
+        RequestBody::Unread => Outgoing::None,
+    })
+}
+
+/// A body that is sent as it comes, once as much of it is there as `client_body_postpone_sending` says
+/// (Tengine): a small one is whole then, and no server waits for a slow client to begin.
+async fn stream(
+    r: &Request,
+    client: &mut dyn Client,
+    length: Option<u64>,
+) -> Result<Outgoing, u16> {
+    let core = &r.location().core;
+    let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
+    let postponed = core.client_body_postpone_sending;
+    let mut begun = Vec::new();
+    while begun.len() < postponed {
+        let next = poll_fn(|cx| client.poll_body(limit, timeout_ms, cx)).await;
+        match next.map_err(BodyError::status)? {
+            Some(piece) => begun.extend_from_slice(&piece),
+            None => return Ok(Outgoing::Memory(begun.into())),
+        }
+    }
+    Ok(Outgoing::Stream { begun: begun.into(), length })
+}
