@@ -27,6 +27,7 @@ impl fmt::Display for Lossy<'_> {
 
 /// Writes `MESSAGE, client: …, server: …, request: "…", host: "…"`
 /// (`ngx_http_log_error_handler`).
+#[cold]
 pub fn write(r: &Request, severity: Severity, message: fmt::Arguments<'_>) {
     let log = &r.location().error_log;
     if !log.wants(severity) {

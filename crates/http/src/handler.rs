@@ -3,7 +3,9 @@
 //! Each is made once, while the configuration loads, and owns its merged settings; a location holds
 //! only those that its configuration switched on.
 
-use std::{future::Future, pin::Pin};
+use std::future::Future;
+
+use forebay_rt::pool::Pooled;
 
 use crate::{client::Client, plan::LocId, request::Request};
 
@@ -22,7 +24,14 @@ pub enum Flow<'a> {
     /// Begin again in this named location of the server.
     Named(LocId),
     /// The answer comes later.
-    Later(Pin<Box<dyn Future<Output = Flow<'a>> + 'a>>),
+    Later(Pooled<dyn Future<Output = Flow<'a>> + 'a>),
+}
+
+impl<'a> Flow<'a> {
+    /// The answer is what comes of the future.
+    pub fn later(future: impl Future<Output = Flow<'a>> + 'a) -> Flow<'a> {
+        Flow::Later(Pooled::new(future).erased())
+    }
 }
 
 /// A phase handler.

@@ -3,6 +3,8 @@
 //! Order, as in nginx: the exact name, the longest wildcard that begins with `*`, the longest that
 //! ends with `*`, the first regular expression in the file, the default server of the address.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use hashbrown::HashMap;
 
 use forebay_session::regex::{Groups, Regex};
@@ -10,8 +12,9 @@ use forebay_session::regex::{Groups, Regex};
 use crate::{core::ServerName, plan::ServerId};
 
 /// The names behind one listening address.
-#[derive(Default)]
 pub struct Names {
+    /// Which names these are: no others have the same number, nor will any.
+    pub(crate) number: u64,
     /// Who answers what nobody else does.
     pub default: ServerId,
     exact: HashMap<Box<[u8]>, ServerId>,
@@ -23,6 +26,22 @@ pub struct Names {
     /// The server of the first name, and whether there are others.
     first: Option<ServerId>,
     several: bool,
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Names {
+            number: NEXT.fetch_add(1, Relaxed),
+            default: ServerId::default(),
+            exact: HashMap::default(),
+            suffixes: HashMap::default(),
+            prefixes: HashMap::default(),
+            regexes: Vec::new(),
+            first: None,
+            several: false,
+        }
+    }
 }
 
 /// A server, and the regular expression by which it was found.

@@ -30,6 +30,7 @@ use crate::{
     plan::{LocId, Location, PlanHandle, Server, ServerId},
     proxied::Proxied,
     response::Response,
+    target::KnownHost,
     tls::Tls,
     upstream,
     worker::Worker,
@@ -125,6 +126,8 @@ pub struct Input {
     pub port: Option<u16>,
     /// Whether it was there before the response to the request before it was sent (`$pipe`).
     pub pipelined: bool,
+    /// What the host of an earlier request came to.
+    pub(crate) known: KnownHost,
     /// Its number among the requests of the connection (`$connection_requests`).
     pub number: u32,
     /// Wall-clock time of the first byte, in milliseconds since 1970.
@@ -523,6 +526,7 @@ impl Request {
 
     /// Writes a line to the error log of the location, with nginx's trailer
     /// (`, client: …, server: …, request: "…", host: "…"`).
+    #[cold]
     pub fn log_error(&self, severity: Severity, message: fmt::Arguments<'_>) {
         crate::error_log::write(self, severity, message);
     }

@@ -6,24 +6,23 @@
 
 use forebay_wire::{Reject, h1, uri};
 
-use crate::{names::Names, plan::Plan, request::Request};
+use crate::{
+    names::Names,
+    plan::{Plan, ServerId},
+    request::{Input, Request},
+};
 
 /// Chooses the server and takes the path from the target; `r.input.framing` is decided.
 pub fn resolve(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
-    let input = r.input_mut();
-    if let Some(host) = input.framing.host {
-        input.port = h1::validate_host(host.of(&input.buf), &mut input.host)?;
-    }
     r.method = r.input.head.method;
     // What follows a CONNECT that is refused may be meant for the tunnel.
     r.keep_alive = r.input.framing.keep_alive && r.method != h1::Method::Connect;
-    let found = names.find(&r.input.host);
-    r.server = found.server;
+    let input = r.input_mut();
+    r.server = match KnownHost::recall(input, names) {
+        Some(server) => server,
+        None => find_server(r, names)?,
+    };
     r.location = plan.server(r.server).location;
-    if let Some((regex, groups)) = found.regex {
-        let host = r.input.host.clone();
-        regex.run(r, &host, groups);
-    }
     let merge = plan.server(r.server).settings.merge_slashes;
     let input = r.input.clone();
     let raw = input.head.uri.of(&input.buf);
@@ -50,4 +49,85 @@ pub fn resolve(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject
         }
     }
     Ok(())
+}
+
+fn find_server(r: &mut Request, names: &Names) -> Result<ServerId, Reject> {
+    let input = r.input_mut();
+    if let Some(host) = input.framing.host {
+        input.port = h1::validate_host(host.of(&input.buf), &mut input.host)?;
+    }
+    let found = names.find(&input.host);
+    match found.regex {
+        None => KnownHost::learn(input, names, found.server),
+        Some((regex, groups)) => {
+            let host = input.host.clone();
+            regex.run(r, &host, groups);
+        }
+    }
+    Ok(found.server)
+}
+
+/// What the last host came to that this memory was used for: the next request, of the same client or
+/// another, most often asks for the same.
+#[derive(Default)]
+pub(crate) struct KnownHost {
+    /// As it was sent; empty: none is known.
+    sent: Vec<u8>,
+    host: Vec<u8>,
+    port: Option<u16>,
+    /// [`Names::number`] of those among which the server was found.
+    names: u64,
+    server: ServerId,
+}
+
+/// The longest name of DNS, and a port.
+const MAX_KNOWN: usize = 260;
+
+impl KnownHost {
+    /// The server for the host of a request, which is noted there; `None`: it is to be looked for.
+    fn recall(input: &mut Input, names: &Names) -> Option<ServerId> {
+        let Input { buf, framing, known, host, port, .. } = input;
+        let sent = framing.host?.of(buf);
+        if known.names != names.number || known.sent != sent {
+            return None;
+        }
+        host.extend_from_slice(&known.host);
+        *port = known.port;
+        Some(known.server)
+    }
+
+    fn learn(input: &mut Input, names: &Names, server: ServerId) {
+        let Input { buf, framing, known, host, port, .. } = input;
+        let Some(sent) = framing.host.filter(|sent| sent.len() <= MAX_KNOWN) else { return };
+        known.sent.clear();
+        known.sent.extend_from_slice(sent.of(buf));
+        known.host.clone_from(host);
+        (known.port, known.names, known.server) = (*port, names.number, server);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::ServerName;
+    use crate::testing;
+
+    #[test]
+    fn a_host_that_is_known_comes_to_the_same_under_its_own_names_only() {
+        let mut r = testing::request("", "GET / HTTP/1.1\r\nHost: A.org:81\r\n\r\n");
+        let (mut here, there) = (Names::new(ServerId(1)), Names::new(ServerId(2)));
+        here.add(&ServerName::Exact((*b"a.org").into()), ServerId(3));
+        let server_of = |r: &mut Request, names: &Names| {
+            let input = r.input_mut();
+            (input.host.clear(), input.port = None);
+            let known = KnownHost::recall(input, names);
+            let found = known.map_or_else(|| find_server(r, names), Ok).unwrap();
+            assert_eq!((&r.input.host[..], r.input.port), (&b"a.org"[..], Some(81)));
+            (known.is_some(), found)
+        };
+        assert_eq!(server_of(&mut r, &here), (false, ServerId(3)));
+        assert_eq!(server_of(&mut r, &here), (true, ServerId(3)));
+        assert_eq!(server_of(&mut r, &there), (false, ServerId(2)));
+        assert_eq!(server_of(&mut r, &here), (false, ServerId(3)));
+    }
 }

@@ -15,8 +15,8 @@ use std::{
 
 /// The size of a pooled buffer.
 pub const BUFFER_BYTES: usize = 16 << 10;
-/// How many of each a thread keeps.
-const KEPT: usize = 64;
+/// How many of each a thread keeps: a request that is passed on holds two buffers and two futures.
+const KEPT: usize = 128;
 
 thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -43,7 +43,7 @@ pub fn recycle(mut buffer: Vec<u8>) {
 }
 
 /// A future in pooled memory: what `Box::pin` does, without the allocator once the thread is warm.
-pub struct Pooled<F> {
+pub struct Pooled<F: ?Sized> {
     place: NonNull<F>,
     owns: PhantomData<F>,
 }
@@ -72,12 +72,22 @@ impl<F: Future> Pooled<F> {
         }
         Pooled { place, owns: PhantomData }
     }
+
+    /// The same future, where its type does not matter.
+    pub fn erased<'a>(self) -> Pooled<dyn Future<Output = F::Output> + 'a>
+    where
+        F: 'a,
+    {
+        let place: NonNull<dyn Future<Output = F::Output> + 'a> = self.place;
+        std::mem::forget(self);
+        Pooled { place, owns: PhantomData }
+    }
 }
 
 // The future itself stays where it is when the handle moves.
-impl<F> Unpin for Pooled<F> {}
+impl<F: ?Sized> Unpin for Pooled<F> {}
 
-impl<F: Future> Future for Pooled<F> {
+impl<F: Future + ?Sized> Future for Pooled<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -90,15 +100,16 @@ impl<F: Future> Future for Pooled<F> {
     }
 }
 
-impl<F> Drop for Pooled<F> {
+impl<F: ?Sized> Drop for Pooled<F> {
     fn drop(&mut self) {
-        let layout = Layout::new::<F>();
         // SAFETY: the place holds an F that nobody can reach any more. Should its drop panic, the
         // place leaks, which is safe.
         #[allow(unsafe_code)]
-        unsafe {
+        let layout = unsafe {
+            let layout = Layout::for_value(self.place.as_ref());
             self.place.drop_in_place();
-        }
+            layout
+        };
         let raw = self.place.cast::<u8>();
         let kept = SLOTS.try_with(|slots| {
             let mut slots = slots.borrow_mut();
@@ -143,6 +154,15 @@ mod tests {
     fn a_pooled_future_gives_its_result() {
         let n = 21;
         assert_eq!(crate::task::block_on(Pooled::new(async move { n * 2 })), 42);
+    }
+
+    #[test]
+    fn an_erased_future_gives_its_place_back_and_its_result() {
+        let make = |n: u64| async move { [n, n * 2] };
+        let first = Pooled::new(make(1));
+        let place = first.place;
+        assert_eq!(crate::task::block_on(first.erased()), [1, 2]);
+        assert_eq!(Pooled::new(make(2)).place, place);
     }
 
     #[test]

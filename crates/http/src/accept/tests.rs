@@ -22,10 +22,10 @@ impl Handler for Panics {
         if r.uri == b"/at-once" {
             return go_wrong();
         }
-        Flow::Later(Box::pin(async {
+        Flow::later(async {
             task::yield_now().await;
             go_wrong()
-        }))
+        })
     }
 }
 

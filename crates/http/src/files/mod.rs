@@ -361,7 +361,7 @@ fn links(r: &Request, path: &[u8]) -> Links {
 /// (`waits`, from [`waits`]).
 pub fn run<'a>(waits: bool, future: impl Future<Output = Flow<'a>> + 'a) -> Flow<'a> {
     if waits {
-        return Flow::Later(Box::pin(future));
+        return Flow::later(future);
     }
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(flow) => flow,

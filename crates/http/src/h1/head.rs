@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use forebay_rt::clock;
 use forebay_wire::{
     date,
-    h1::encode::{write_decimal, write_field, write_status_line, write_value},
+    h1::encode::{write_decimal, write_field, write_named, write_status_line, write_value},
 };
 
 use crate::{plan::Plan, request::Request, special};
@@ -58,7 +58,7 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
     if !response.has_server {
         let server = special::server_name(r);
         if !server.is_empty() {
-            write_field(out, b"Server", &server);
+            write_named(out, b"Server: ", &server);
         }
     }
     if !response.has_date {
@@ -70,7 +70,7 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
         (Some((charset, text)), Some(content_type))
             if response.charset.as_ref() == Some(charset) && text.starts_with(content_type) =>
         {
-            write_field(out, b"Content-Type", text);
+            write_named(out, b"Content-Type: ", text);
         }
         (_, Some(content_type)) => {
             write_content_type(out, content_type, response.charset.as_deref());
@@ -92,13 +92,13 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
     {
         let mut text = [0; 29];
         date::write_http_time(modified, &mut text);
-        write_field(out, b"Last-Modified", &text);
+        write_named(out, b"Last-Modified: ", &text);
     }
     let mut location = response.location.as_ref();
     if let Some(path) = location.take_if(|location| special::is_relative(r, location)) {
         let mut url = Vec::new();
         special::write_location(r, path, &mut url);
-        write_field(out, b"Location", &url);
+        write_named(out, b"Location: ", &url);
     }
     if framing.chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -121,7 +121,7 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
     }
     // One that is sent as it is stands in nginx's list, whose first member it is.
     if let Some(location) = location {
-        write_field(out, b"Location", location);
+        write_named(out, b"Location: ", location);
     }
     for field in &response.fields {
         write_field(out, &field.name, &field.value);
@@ -131,7 +131,7 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
 
 fn write_content_type(out: &mut Vec<u8>, content_type: &[u8], charset: Option<&[u8]>) {
     match charset {
-        None => write_field(out, b"Content-Type", content_type),
+        None => write_named(out, b"Content-Type: ", content_type),
         Some(charset) => {
             out.extend_from_slice(b"Content-Type: ");
             out.extend(content_type.iter().filter(|b| !matches!(b, b'\r' | b'\n' | 0)));

@@ -151,12 +151,12 @@ impl Handler for Guard {
         }
         let (hash, password) = (hash.to_vec(), given.password().to_vec());
         match pool().run(move || password::matches(&password, &hash)) {
-            Ok(task) => Flow::Later(Box::pin(async move {
+            Ok(task) => Flow::later(async move {
                 match task.await {
                     Some(matches) => verdict(r, &given, &realm, matches),
                     None => Flow::Deny(500),
                 }
-            })),
+            }),
             Err(overflow) => {
                 r.log_error(Severity::Error, format_args!("{overflow}"));
                 Flow::Deny(503)

@@ -167,7 +167,7 @@ impl Handler for Files {
         if self.methods & method == 0 || memchr::memchr(0, &r.uri).is_some() {
             return Flow::Decline;
         }
-        Flow::Later(Box::pin(async move {
+        Flow::later(async move {
             let ended = match method {
                 PUT => self.put(r, client).await,
                 DELETE => self.delete(r),
@@ -175,7 +175,7 @@ impl Handler for Files {
                 _ => self.copy_or_move(r).await,
             };
             ended.unwrap_or_else(Flow::Deny)
-        }))
+        })
     }
 }
 

@@ -285,12 +285,12 @@ impl Handler for Limiter {
             return Flow::Decline;
         }
         r.main.limit_req.set(Some(Verdict::Delayed));
-        Flow::Later(Box::pin(async move {
+        Flow::later(async move {
             match hold_up(r, client, delay_ms).await {
                 Ok(()) => Flow::Decline,
                 Err(status) => Flow::Deny(status),
             }
-        }))
+        })
     }
 }
 

@@ -100,12 +100,12 @@ impl Handler for Copies {
         if !self.request_body {
             return self.send(r);
         }
-        Flow::Later(Box::pin(async move {
+        Flow::later(async move {
             match body_in::read(r, client).await {
                 Ok(()) => self.send(r),
                 Err(status) => Flow::Deny(status),
             }
-        }))
+        })
     }
 }
 

@@ -77,6 +77,10 @@ const IDLE_READS: usize = 16;
 
 impl Idle for Connection {
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let talks = self.session.as_ref().is_some_and(|session| session.has_output());
+        if !talks && self.stream.poll_readable(cx).is_pending() {
+            return Poll::Pending;
+        }
         let mut buf = pool::buffer();
         let closed = match &mut self.session {
             // Whatever comes, there is no request that it could answer.
@@ -126,6 +130,10 @@ macro_rules! each {
 impl Transport for Stream {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
         each!(self, io => io.poll_read(cx, buf))
+    }
+
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        each!(self, io => io.poll_readable(cx))
     }
 
     fn poll_write(

@@ -76,6 +76,15 @@ pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends a field whose name is ours: `begin` is `Name: `. CR, LF and NUL in the value become spaces.
+#[inline]
+pub fn write_named(out: &mut Vec<u8>, begin: &'static [u8], value: &[u8]) {
+    out.reserve(begin.len() + value.len() + 2);
+    out.extend_from_slice(begin);
+    write_value(out, value);
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Appends a field's value, or a part of it, with CR, LF and NUL as spaces.
 pub fn write_value(out: &mut Vec<u8>, value: &[u8]) {
     let mut rest = value;

@@ -17,7 +17,7 @@ use std::fmt;
 use super::head::{Progress, Version};
 use super::response_field::ResponseFieldId;
 use crate::Span;
-use crate::class::{NAME, NameByte, TOKEN};
+use crate::class::{NAME, NameByte, TOKEN, plain_run};
 use crate::h2::Fault;
 
 /// What an upstream did wrong. `Copy`, as [`crate::Reject`]; the bytes stay in the buffer.
@@ -183,6 +183,9 @@ impl ResponseParser {
     pub fn parse(&mut self, buf: &[u8], limit: usize) -> Result<Progress, BadResponse> {
         let seen = &buf[..buf.len().min(limit)];
         loop {
+            if self.phase == Phase::Fields && self.searched == self.line_start {
+                self.plain_fields(seen);
+            }
             let Some(len) = memchr::memchr(b'\n', &seen[self.searched..]) else {
                 self.searched = seen.len();
                 return self.incomplete(seen, limit);
@@ -201,6 +204,39 @@ impl ResponseParser {
                 Phase::Fields => self.field(seen, start, end)?,
             }
         }
+    }
+
+    /// Takes header lines as long as they are like nearly all: a name of letters, digits and hyphens, a
+    /// value, CR LF. What is not is left for [`ResponseParser::field`], which knows the rules.
+    fn plain_fields(&mut self, seen: &[u8]) {
+        while self.head.fields.len() + self.head.skipped.len() < MAX_FIELDS {
+            let start = self.line_start;
+            let colon = start + plain_run(&seen[start..]);
+            if colon == start || seen.get(colon) != Some(&b':') {
+                return;
+            }
+            let value = &seen[colon + 1..];
+            let Some(len) = memchr::memchr3(b'\r', b'\n', 0, value) else { return };
+            if !value[len..].starts_with(b"\r\n") {
+                return;
+            }
+            self.push(seen, start, colon, colon + 1 + len);
+            self.line_start = colon + 1 + len + 2;
+            self.searched = self.line_start;
+        }
+    }
+
+    fn push(&mut self, buf: &[u8], start: usize, colon: usize, end: usize) {
+        let name = Span::new(start, colon);
+        let (mut from, mut to) = (colon + 1, end);
+        while from < to && buf[from] == b' ' {
+            from += 1;
+        }
+        while from < to && buf[to - 1] == b' ' {
+            to -= 1;
+        }
+        let id = ResponseFieldId::of(name.of(buf));
+        self.head.fields.push(ResponseField { name, value: Span::new(from, to), id });
     }
 
     /// What has come of a line can be wrong already; a peer that talks something else is not waited
@@ -281,16 +317,7 @@ impl ResponseParser {
             self.head.skipped.push(Span::new(start, end));
             return Ok(());
         }
-        let name = Span::new(start, start + colon);
-        let (mut from, mut to) = (start + colon + 1, end);
-        while from < to && buf[from] == b' ' {
-            from += 1;
-        }
-        while from < to && buf[to - 1] == b' ' {
-            to -= 1;
-        }
-        let id = ResponseFieldId::of(name.of(buf));
-        self.head.fields.push(ResponseField { name, value: Span::new(from, to), id });
+        self.push(buf, start, start + colon, end);
         Ok(())
     }
 

@@ -123,7 +123,7 @@ impl Handler for Video {
         if r.uri.ends_with(b"/") {
             return Flow::Decline;
         }
-        Flow::Later(Box::pin(self.serve(r)))
+        Flow::later(self.serve(r))
     }
 }
 
