@@ -84,6 +84,11 @@ pub(crate) struct KnownHost {
 const MAX_KNOWN: usize = 260;
 
 impl KnownHost {
+    /// As it was sent: a host that is valid; empty if none is known.
+    pub fn as_sent(&self) -> &[u8] {
+        &self.sent
+    }
+
     /// The server for the host of a request, which is noted there; `None`: it is to be looked for.
     fn recall(input: &mut Input, names: &Names) -> Option<ServerId> {
         let Input { buf, framing, known, host, port, .. } = input;

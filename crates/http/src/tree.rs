@@ -20,6 +20,8 @@ pub struct Tree {
     /// Whether a path that lacks the last slash of a name may be redirected, see
     /// [`crate::plan::Location::auto_redirect`].
     pub redirects: bool,
+    /// Names that end in a slash, without it: what may redirect to where.
+    slashed: HashMap<Box<[u8]>, LocId>,
     /// Regular expressions in the order of the file.
     regexes: Vec<(Regex, Groups, LocId)>,
 }
@@ -64,6 +66,13 @@ impl Tree {
             }
             self.prefixes[i].parent = candidate;
         }
+        // An exact name wins over a prefix.
+        let prefixes = self.prefixes.iter().map(|prefix| (&prefix.name, prefix.id));
+        let exact = self.exact.iter().map(|(name, id)| (name, *id));
+        let slashed = prefixes.chain(exact).filter_map(|(name, id)| {
+            Some((name.strip_suffix(b"/").filter(|name| !name.is_empty())?.into(), id))
+        });
+        self.slashed = slashed.collect();
     }
 
     /// The longest prefix of the path. In byte order it stands at or before the path, and whatever
@@ -112,12 +121,7 @@ pub fn locate(plan: &Plan, r: &Request) -> Located {
 /// The location that lacks nothing but a slash behind the path, and redirects there; one that is
 /// named as the path is wins.
 fn with_slash(plan: &Plan, tree: &Tree, path: &[u8]) -> Option<LocId> {
-    let name = [path, b"/"].concat();
-    let prefix = || {
-        let at = tree.prefixes.binary_search_by(|prefix| (*prefix.name).cmp(&name)).ok()?;
-        Some(tree.prefixes[at].id)
-    };
-    let found = tree.exact.get(&name[..]).copied().or_else(prefix)?;
+    let found = *tree.slashed.get(path)?;
     let same = tree.prefixes.binary_search_by(|prefix| (*prefix.name).cmp(path)).is_ok();
     (plan.location(found).auto_redirect && !same).then_some(found)
 }

@@ -47,7 +47,7 @@ pub fn h1_head(data: &[u8]) {
     if uri::normalize(uri, true, &mut path).is_ok() && whole.head().uri_flags.is_simple() {
         assert!(uri.starts_with(&path), "a simple path is its own normal form");
     }
-    if let Ok(framing) = framing(whole.head(), data)
+    if let Ok(framing) = framing(whole.head(), data, b"")
         && let Some(host) = framing.host
     {
         let mut name = Vec::new();

@@ -17,7 +17,7 @@ fn whole(head: &str) -> Result<Framing, Reject> {
         Progress::Complete { consumed } => assert_eq!(consumed, head.len()),
         Progress::Partial => panic!("{head:?} is incomplete"),
     }
-    framing(parser.head(), head.as_bytes())
+    framing(parser.head(), head.as_bytes(), b"")
 }
 
 fn body(lines: &str) -> Result<BodyLength, Reject> {

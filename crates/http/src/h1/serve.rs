@@ -385,7 +385,7 @@ async fn read_head<T: Transport>(
 /// From the parsed head to a request that the engine can take: framing, host, server, path.
 fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
     let input = r.input_mut();
-    input.framing = h1::framing(&input.head, &input.buf)?;
+    input.framing = h1::framing(&input.head, &input.buf, input.known.as_sent())?;
     target::resolve(r, plan, names)?;
     let takes_connect = plan.server(r.server).settings.takes_connect;
     h1::check_connect(&r.input.head, &r.input.framing, takes_connect)

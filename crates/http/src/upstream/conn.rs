@@ -23,8 +23,8 @@ use super::Session;
 pub enum Stream {
     /// TCP or a unix socket.
     Plain(Socket),
-    /// TLS over it.
-    Tls(TlsStream<Socket>),
+    /// TLS over it: apart, as a connection is moved a few times a request.
+    Tls(Box<TlsStream<Socket>>),
 }
 
 impl Stream {
@@ -36,7 +36,7 @@ impl Stream {
             Stream::Tls(stream) => {
                 let (socket, state) = stream.into_parts()?;
                 let socket = adopt(socket).filter(|_| state.is_idle())?;
-                Some(Stream::Tls(TlsStream::from_parts(socket, state)))
+                Some(Stream::Tls(Box::new(TlsStream::from_parts(socket, state))))
             }
         }
     }

@@ -94,7 +94,7 @@ impl<P: Protocol> Exchange<'_, P> {
                         format_args!("upstream did not select \"{name}\" by ALPN while {DOING}");
                     r.log_error(Severity::Info, text);
                 }
-                Ok(Stream::Tls(stream))
+                Ok(Stream::Tls(Box::new(stream)))
             }
             Ok(Err(error)) => {
                 complain(r, &error);

@@ -57,10 +57,11 @@ struct Seen {
     upgrade_nominated: bool,
 }
 
-/// Decides the framing of a complete head, or refuses it.
-pub fn framing(head: &Head, buf: &[u8]) -> Result<Framing, Reject> {
+/// Decides the framing of a complete head, or refuses it. `known_host`: one that was valid before, as it
+/// was sent, and is not checked again; empty for none.
+pub fn framing(head: &Head, buf: &[u8], known_host: &[u8]) -> Result<Framing, Reject> {
     let target_host = target_host(head, buf)?;
-    let seen = collect(head, buf)?;
+    let seen = collect(head, buf, known_host)?;
     let host = target_host.or(seen.host);
     if seen.host.is_none() && head.version == Version::Http11 {
         return Err(Reject::NoHost);
@@ -114,7 +115,7 @@ pub fn check_connect(head: &Head, framing: &Framing, tunnels: bool) -> Result<()
     }
 }
 
-fn collect(head: &Head, buf: &[u8]) -> Result<Seen, Reject> {
+fn collect(head: &Head, buf: &[u8], known_host: &[u8]) -> Result<Seen, Reject> {
     let mut seen = Seen::default();
     for field in &head.headers {
         if field.id == FieldId::Other {
@@ -132,7 +133,11 @@ fn collect(head: &Head, buf: &[u8]) -> Result<Seen, Reject> {
         }
         match field.id {
             FieldId::Host => {
-                split_host(field.value.of(buf))?;
+                let host = field.value.of(buf);
+                // An empty one is known to nobody, and refused.
+                if host.is_empty() || host != known_host {
+                    split_host(host)?;
+                }
                 seen.host = Some(field.value);
             }
             FieldId::ContentLength => seen.length = Some(field.value),
@@ -332,7 +337,7 @@ mod tests {
         let mut parser = Parser::new();
         let buf = head.as_bytes();
         parser.parse(buf, &Options::default())?;
-        let framing = framing(parser.head(), buf)?;
+        let framing = framing(parser.head(), buf, b"")?;
         let host = framing.host.map(|host| String::from_utf8_lossy(host.of(buf)).into_owned());
         Ok((framing, host))
     }
@@ -418,7 +423,7 @@ mod tests {
             let mut parser = Parser::default();
             let done = parser.parse(head.as_bytes(), &Options::default());
             assert!(matches!(done, Ok(Progress::Complete { .. })), "{head}");
-            let framing = framing(parser.head(), head.as_bytes()).unwrap();
+            let framing = framing(parser.head(), head.as_bytes(), b"").unwrap();
             assert_eq!(check_connect(parser.head(), &framing, true), tunnels, "{head}");
             assert_eq!(check_connect(parser.head(), &framing, false), Err(without), "{head}");
         }
