@@ -125,6 +125,8 @@ mod tests {
         let server_of = |r: &mut Request, names: &Names| {
             let input = r.input_mut();
             (input.host.clear(), input.port = None);
+            let sent = input.known.as_sent();
+            input.framing = h1::framing(&input.head, &input.buf, sent).unwrap();
             let known = KnownHost::recall(input, names);
             let found = known.map_or_else(|| find_server(r, names), Ok).unwrap();
             assert_eq!((&r.input.host[..], r.input.port), (&b"a.org"[..], Some(81)));

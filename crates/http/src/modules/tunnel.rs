@@ -192,7 +192,7 @@ impl Handler for Opening {
         if r.method != Method::Connect || r.subrequest {
             return Flow::Deny(405);
         }
-        Flow::Later(Box::pin(upstream::run(self, r, client)))
+        Flow::later(upstream::run(self, r, client))
     }
 }
 
