@@ -124,7 +124,8 @@ mod tests {
         here.add(&ServerName::Exact((*b"a.org").into()), ServerId(3));
         let server_of = |r: &mut Request, names: &Names| {
             let input = r.input_mut();
-            (input.host.clear(), input.port = None);
+            input.host.clear();
+            input.port = None;
             let sent = input.known.as_sent();
             input.framing = h1::framing(&input.head, &input.buf, sent).unwrap();
             let known = KnownHost::recall(input, names);
