@@ -213,6 +213,7 @@ fn compile(
         prefix: prefix(cx.loader),
         file_caches,
         thread_pools: std::mem::take(cx.shared::<Vec<core::PoolUse>>()),
+        transparent: cx.transparent,
         temp_paths: std::mem::take(&mut cx.temp_paths),
     })
 }

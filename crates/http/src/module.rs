@@ -163,6 +163,8 @@ pub struct Cx<'l, 'f> {
     pub defaults: DefaultPaths,
     /// The directories of temporary files that a module names, beside those of the levels.
     pub temp_paths: BTreeSet<PathBuf>,
+    /// Whether a directive wants to connect from addresses that are not of this machine.
+    pub transparent: bool,
     /// Shared memory zones.
     pub zones: Zones,
     /// Groups of servers, used and defined in any order.
@@ -184,6 +186,7 @@ impl<'l, 'f> Cx<'l, 'f> {
             zones: Zones::default(),
             defaults: DefaultPaths::default(),
             temp_paths: BTreeSet::new(),
+            transparent: false,
             upstreams: Upstreams::default(),
             context: Contexts::HTTP,
             elsewhere: Vec::new(),

@@ -68,6 +68,8 @@ pub struct Plan {
     pub file_caches: Vec<core::FileCacheConf>,
     /// The thread pools that it names.
     pub thread_pools: Vec<core::PoolUse>,
+    /// Whether it connects from addresses that are not of this machine (`transparent`).
+    pub transparent: bool,
     /// See [`crate::module::Cx::temp_paths`].
     pub(crate) temp_paths: BTreeSet<PathBuf>,
 }

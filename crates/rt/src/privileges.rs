@@ -14,6 +14,7 @@ use nix::unistd::{Gid, Group, Uid, User, geteuid, initgroups, setgid, setuid};
 use rustix::process::{
     Resource as Limited, Rlimit, getpriority_process, prlimit, setpriority_process,
 };
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
 
 use crate::errno::Errno;
 use crate::process::Pid;
@@ -68,13 +69,26 @@ pub fn is_root() -> bool {
     geteuid().is_root()
 }
 
-/// Becomes `identity`, for good: group, supplementary groups, user, in this order.
-pub fn become_user(identity: &Identity) -> Result<(), StepError> {
+/// Becomes `identity`, for good: group, supplementary groups, user, in this order. `transparent`: may
+/// use addresses that are not of this machine, as threads that it starts later may, and keeps
+/// CAP_NET_RAW for that.
+pub fn become_user(identity: &Identity, transparent: bool) -> Result<(), StepError> {
     let Identity { name, uid, gid } = identity;
+    if transparent {
+        let call = || "prctl(PR_SET_KEEPCAPS, 1)".to_owned();
+        set_keep_capabilities(true)
+            .map_err(|code| StepError { call: call(), source: Some(code.into()) })?;
+    }
     setgid(Gid::from_raw(*gid)).map_err(step(format!("setgid({gid})")))?;
     let c_name = CString::new(name.as_str()).unwrap_or_default();
     initgroups(&c_name, Gid::from_raw(*gid)).map_err(step(format!("initgroups({name}, {gid})")))?;
-    setuid(Uid::from_raw(*uid)).map_err(step(format!("setuid({uid})")))
+    setuid(Uid::from_raw(*uid)).map_err(step(format!("setuid({uid})")))?;
+    if !transparent {
+        return Ok(());
+    }
+    let (raw, inheritable) = (CapabilitySet::NET_RAW, CapabilitySet::empty());
+    set_capabilities(None, CapabilitySets { effective: raw, permitted: raw, inheritable })
+        .map_err(|code| StepError { call: "capset()".to_owned(), source: Some(code.into()) })
 }
 
 /// Allows core files again, which a change of user had switched off (PR_SET_DUMPABLE).
@@ -193,13 +207,14 @@ mod tests {
             set_rlimit_core(None, 0).unwrap();
             set_priority(None, 3).unwrap();
             assert_eq!(priority().unwrap(), 3);
-            become_user(&identity).unwrap();
+            become_user(&identity, false).unwrap();
             set_dumpable().unwrap();
             assert_eq!(nofile().unwrap(), 200);
             assert!(!is_root());
             assert!(setuid(Uid::from_raw(0)).is_err() && setgid(Gid::from_raw(0)).is_err());
             assert!(nix::unistd::getgroups().unwrap().iter().all(|gid| gid.as_raw() != 0));
-            let err = become_user(&Identity { name: "root".into(), uid: 0, gid: 0 }).unwrap_err();
+            let err =
+                become_user(&Identity { name: "root".into(), uid: 0, gid: 0 }, false).unwrap_err();
             assert_eq!(err.to_string(), "setgid(0) failed (1: Operation not permitted)");
             let err = set_rlimit_nofile(None, 4000).unwrap_err().to_string();
             assert_eq!(err, "setrlimit(RLIMIT_NOFILE, 4000) failed (1: Operation not permitted)");

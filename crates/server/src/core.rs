@@ -105,6 +105,8 @@ pub struct ThreadPool {
 pub struct Fixed {
     /// Who it runs as; `None` stays who the master is.
     pub user: Option<Identity>,
+    /// Whether it may use addresses that are not of this machine, all the same.
+    pub transparent: bool,
     /// Its environment.
     pub env: Vec<(OsString, Option<OsString>)>,
 }
@@ -140,8 +142,9 @@ impl Core {
     }
 
     /// What a worker is made with.
-    pub fn fixed(&self) -> Fixed {
-        Fixed { user: self.user.clone().filter(|_| privileges::is_root()), env: self.env.clone() }
+    pub fn fixed(&self, transparent: bool) -> Fixed {
+        let user = self.user.clone().filter(|_| privileges::is_root());
+        Fixed { transparent: transparent && user.is_some(), user, env: self.env.clone() }
     }
 
     /// How much a worker may use.

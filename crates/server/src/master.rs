@@ -308,7 +308,8 @@ impl Master {
 
     /// Starts a worker; `None`: it failed and is logged.
     pub(crate) fn spawn_worker(&mut self) -> Step<Option<Worker>> {
-        let (fixed, limits) = (self.cycle.core.fixed(), self.cycle.core.limits());
+        let (fixed, limits) =
+            (self.cycle.core.fixed(self.cycle.site.transparent()), self.cycle.core.limits());
         let threads = self.cycle.core.threads();
         let forked = self.prepare_worker(fixed.clone(), limits).and_then(|(start, ours)| {
             let forked = process::fork()?;

@@ -41,7 +41,7 @@ impl Master {
         let purpose = Purpose::Serve;
         let made = Cycle::make(&request, old, &mut Vec::new(), purpose, &mut |_| {}, &log);
         let Some(next) = made else { return Ok(()) };
-        let fixed = next.core.fixed();
+        let fixed = next.core.fixed(next.site.transparent());
         let limits = next.core.limits();
         let able = |worker: &Worker| {
             worker.phase != Phase::Leaving && worker.fixed == fixed && takes(worker, &limits)

@@ -35,7 +35,7 @@ impl Single {
     /// Starts serving.
     pub fn start(cycle: Cycle, signals: Signals, has_pid_file: bool) -> io::Result<Single> {
         process::set_environment(&cycle.core.environment(std::env::vars_os()))?;
-        let fixed = cycle.core.fixed();
+        let fixed = cycle.core.fixed(cycle.site.transparent());
         let sockets = sockets_new_to(&cycle, None)?;
         let scale = cycle.core.scale();
         let engine = Engine::start(&scale, &cycle.site, sockets)?;
@@ -127,7 +127,7 @@ impl Single {
     }
 
     fn take(&mut self, next: Cycle) {
-        if next.core.fixed() != self.fixed {
+        if next.core.fixed(next.site.transparent()) != self.fixed {
             next.log.warn(
                 "what holds for the whole process (user, environment) changes with the next start",
             );

@@ -73,6 +73,11 @@ impl Site {
         self.plan.temp_paths()
     }
 
+    /// Whether connections are made from addresses that are not of this machine.
+    pub fn transparent(&self) -> bool {
+        self.plan.transparent
+    }
+
     /// The names of these files.
     pub fn log_paths(&self) -> Vec<PathBuf> {
         self.plan.log_paths()

@@ -85,7 +85,7 @@ fn prepare(start: &Start, log: &Log) -> Result<(), StepError> {
     }
     limit(None, &start.limits).into_iter().for_each(told);
     if let Some(user) = &start.fixed.user {
-        privileges::become_user(user)?;
+        privileges::become_user(user, start.fixed.transparent)?;
     }
     told(privileges::set_dumpable());
     Ok(())

@@ -1,7 +1,5 @@
 //! `charset`: names the charset of responses, and recodes them (`ngx_http_charset_filter_module.c`).
 //!
-//! Leaves out: `X-Accel-Charset`, which is the proxy's to read.
-//!
 //! Invariant: a body is recoded only by a table that the configuration has.
 
 mod map;
@@ -124,7 +122,9 @@ impl Module for Charset {
         }
         let maps = shared.maps();
         // A subrequest in a location without `charset` is recoded to that of its main request.
-        if charset == Name::Off && (maps.is_empty() || source == Name::Off) {
+        // Another server may name one of those that are known (`X-Accel-Charset`).
+        let named = maps.knows_any() && b.location.sole_content.is_some();
+        if charset == Name::Off && (maps.is_empty() || source == Name::Off) && !named {
             return Ok(());
         }
         b.filter(CharsetFilter {
@@ -158,7 +158,10 @@ fn set_name(
                 }
                 Ok(Name::Var(cx.registry.used(&name, arg.span)))
             }
-            None => Ok(Name::Fixed(Bytes::copy_from_slice(&arg.value))),
+            None => {
+                map::know(&arg.value, cx);
+                Ok(Name::Fixed(Bytes::copy_from_slice(&arg.value)))
+            }
         }
     })
 }
@@ -257,7 +260,12 @@ impl CharsetFilter {
         response.content_type.as_ref().filter(|name| !name.is_empty())?;
         // `X-Accel-Charset` wins.
         if let Some(wanted) = response.override_charset.clone().filter(|name| !name.is_empty()) {
-            return Some(wanted);
+            if self.maps.knows(&wanted) {
+                return Some(wanted);
+            }
+            let name = String::from_utf8_lossy(&wanted);
+            r.log_error(Severity::Error, format_args!("unknown charset \"{name}\" to override"));
+            return None;
         }
         if self.charset == Name::Off {
             return None;

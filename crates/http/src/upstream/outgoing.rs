@@ -53,6 +53,8 @@ pub(super) async fn outgoing<P: Protocol>(
 
 /// A body that is sent as it comes, once as much of it is there as `client_body_postpone_sending` says
 /// (Tengine): a small one is whole then, and no server waits for a slow client to begin.
+///
+/// DIFFERS(postpone-sending-default): Tengine postpones 64k unless told otherwise; here nothing is.
 async fn stream(
     r: &Request,
     client: &mut dyn Client,

@@ -3,7 +3,10 @@
 //!
 //! Invariant: nothing here knows which protocol is spoken.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use forebay_conf::{
     Arg, Error, Node,
@@ -223,7 +226,10 @@ impl Conf {
             }
             let transparent = match node.args.get(1) {
                 None => false,
-                Some(word) if word.is("transparent") => true,
+                Some(word) if word.is("transparent") => {
+                    cx.transparent = true;
+                    true
+                }
                 Some(word) => return Err(value::invalid_parameter(word)),
             };
             let address = Template::parse(&arg.value, arg.span, &mut cx.registry)?;
@@ -377,9 +383,11 @@ fn add_name(list: &mut Option<Arc<Vec<Box<[u8]>>>>, arg: &Arg) {
 
 /// An address to connect from, with or without a port.
 fn parse_bind(text: &[u8], transparent: bool) -> Option<Bind> {
+    let has_port = |addr: &SocketAddr| addr.port() > 0;
     let addr = match parse_ip(text) {
         Some(ip) => (ip, 0).into(),
-        None => std::str::from_utf8(text).ok()?.parse().ok().or_else(|| {
+        // A port that is written is not 0 (`ngx_parse_addr_port`).
+        None => std::str::from_utf8(text).ok()?.parse().ok().filter(has_port).or_else(|| {
             let inner = text.strip_prefix(b"[")?.strip_suffix(b"]")?;
             Some((parse_ip(inner).filter(IpAddr::is_ipv6)?, 0).into())
         })?,

@@ -116,12 +116,12 @@ fn values_are_taken() {
     assert_eq!(core.worker_shutdown_timeout_ms, Some(2000));
     assert_eq!(core.scale(), Scale { threads: 3, connections: 20, affinity: None });
     assert_eq!(core.limits(), RLimits { nofile: Some(300), core: Some(1 << 20) });
-    let fixed = core.fixed();
+    let fixed = core.fixed(false);
     assert_eq!(core.worker_priority, Some(-5));
     assert_eq!(fixed.env, [("A".into(), None), ("B".into(), Some("c=d".into()))]);
     let pool = ThreadPool { name: "p".into(), threads: 2, max_queue: 0 };
     assert_eq!(core.thread_pools, [pool]);
-    assert_ne!(fixed, loaded("events {}").0.fixed());
+    assert_ne!(fixed, loaded("events {}").0.fixed(false));
 }
 
 #[test]

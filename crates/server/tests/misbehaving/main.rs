@@ -4,6 +4,7 @@
 mod bodies;
 mod connect;
 mod connections;
+mod directives;
 mod downloads;
 mod http2;
 mod names;

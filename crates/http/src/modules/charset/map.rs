@@ -43,6 +43,8 @@ impl Charsets {
 #[derive(Default)]
 pub struct Maps {
     list: Vec<(Bytes, Bytes, Arc<Recode>)>,
+    /// The charsets that the configuration names, whether or not there is a map.
+    known: Vec<Bytes>,
 }
 
 impl Maps {
@@ -57,6 +59,25 @@ impl Maps {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    /// Whether the configuration names a charset so.
+    pub fn knows(&self, name: &[u8]) -> bool {
+        self.known.iter().any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether it names any.
+    pub fn knows_any(&self) -> bool {
+        !self.known.is_empty()
+    }
+}
+
+/// The configuration names a charset (`ngx_http_add_charset`).
+pub fn know(name: &[u8], cx: &mut Cx<'_, '_>) {
+    let maps = Arc::get_mut(&mut cx.shared::<Charsets>().maps);
+    let maps = maps.expect("not shared before levels are built");
+    if !maps.knows(name) {
+        maps.known.push(Bytes::copy_from_slice(name));
     }
 }
 
@@ -88,6 +109,8 @@ pub fn read(node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
         );
         return Err(Error::emerg(node.span, text));
     }
+    know(&src.value, cx);
+    know(&dst.value, cx);
     let maps = &cx.shared::<Charsets>().maps;
     if maps.find(&src.value, &dst.value).is_some() {
         let text = format!(
