@@ -13,6 +13,8 @@ use std::{
 use forebay_testkit::{
     Kind, Server, Signal, certs,
     dns::{A, DnsServer, Record, Reply},
+    origin::Origin,
+    origin_h2::H2,
     raw::Client,
     tempdir::TempDir,
     wait_for,
@@ -226,6 +228,22 @@ fn threads_use_each_other_s_connections() {
     assert!((0..40).all(|_| get(&server, "/") == "a"));
     // A request may come before the connection of the one before is kept.
     assert!(a.connections.load(SeqCst) <= 4, "{}", a.connections.load(SeqCst));
+}
+
+#[test]
+fn threads_use_each_other_s_connections_in_http_2() {
+    let origin = Origin::start(|conn| {
+        let Some(mut h2) = H2::serve(conn, &[])? else { return Ok(()) };
+        while let Some(asked) = h2.request()? {
+            h2.ok(asked.stream, asked.stream.to_string().as_bytes())?;
+        }
+        Ok(())
+    });
+    let group = format!("upstream u {{ server {}; keepalive 4; }}", origin.addr());
+    let server = start(&conf(&group, "proxy_http_version 2; proxy_pass http://u;"));
+    let highest = (0..40).filter_map(|_| get(&server, "/").parse::<u32>().ok()).max();
+    assert!(origin.connections() <= 4, "{}", origin.connections());
+    assert!(highest > Some(10), "{highest:?}");
 }
 
 #[test]

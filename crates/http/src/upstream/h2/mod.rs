@@ -19,6 +19,8 @@
 //! over of a frame.
 
 mod codec;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod session;
 mod streams;
 

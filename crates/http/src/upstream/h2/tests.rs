@@ -678,3 +678,48 @@ fn read_without_release(codec: &mut Http2, mut buf: Vec<u8>) -> bool {
     codec.framing(&buf).expect("a head");
     codec.decode(&mut buf, len).expect("a body").done
 }
+
+#[test]
+fn responses_survive_mutation() {
+    let mut server = Server::new().settings(&[(id::INITIAL_WINDOW_SIZE, 100)]);
+    let block = server.block(&[(":status", "200"), ("content-length", "5"), ("x", "y")]);
+    let sized = server
+        .frame(
+            kind::HEADERS,
+            flag::PADDED | flag::END_HEADERS,
+            1,
+            &[&[2], &block[..], b"ab"].concat(),
+        )
+        .data(b"hel", 0)
+        .frame(kind::DATA, flag::PADDED | END, 1, b"\x01lo.")
+        .reset(1, ErrorCode::NoError);
+    let long = Server::new()
+        .head(&[(":status", "103"), ("link", "</a>; rel=preload")], 0)
+        .frame(kind::PING, 0, 0, b"12345678")
+        .head(&[(":status", "404"), ("server", "x"), ("set-cookie", "a=b")], 0)
+        .data(b"not here", 0)
+        .window_update(0, 5)
+        .goaway(1, ErrorCode::NoError)
+        .head(&[("grpc-status", "0"), ("x-sum", "1")], END);
+    let cut = Server::new().frame(kind::HEADERS, 0, 1, &block[..3]);
+    let cut = cut.frame(kind::CONTINUATION, flag::END_HEADERS, 1, &block[3..]).data(b"hello", END);
+    let seeds: Vec<Vec<u8>> = [sized, long, cut]
+        .iter()
+        .flat_map(|server| [0u8, 2, 0x45].map(|bits| [&[bits], &server.bytes[..]].concat()))
+        .collect();
+    let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
+    let frames = [
+        Server::default().data(b"x", 0).bytes,
+        Server::default().data(b"", END).bytes,
+        Server::default().head(&[("a", "b")], END).bytes,
+        Server::default().head(&[(":status", "204")], END).bytes,
+        Server::default().frame(kind::PING, 0, 0, &[0; 8]).bytes,
+        Server::default().settings(&[(id::MAX_FRAME_SIZE, 16_385)]).bytes,
+        Server::default().window_update(1, 0x7fff_ffff).bytes,
+        Server::default().reset(1, ErrorCode::Cancel).bytes,
+        Server::default().goaway(0, ErrorCode::NoError).bytes,
+        Server::default().frame(kind::CONTINUATION, flag::END_HEADERS, 1, b"\x88").bytes,
+    ];
+    let frames: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+    forebay_wire::fuzzing::mutate::run(fuzzing::response, &seeds, &frames, 60_000);
+}

@@ -8,7 +8,7 @@ use forebay_testkit::{Kind, Server, certs};
 
 use crate::{ask, get, is_held, wait_logged};
 
-fn certificates() -> &'static PathBuf {
+pub fn certificates() -> &'static PathBuf {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
         let name = format!("{}/proxy2-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());

@@ -4,6 +4,7 @@
 mod backends;
 mod bodies;
 mod connections;
+mod mixed;
 mod requests;
 mod responses;
 
