@@ -9,7 +9,7 @@ use std::{collections::HashMap, io};
 use forebay_wire::h2::{
     ErrorCode, Head, PREFACE,
     frame::{self, HEAD_BYTES, flag, kind},
-    hpack::{Decoder, Encoder, Indexing},
+    hpack::{self, Decoder},
 };
 
 use crate::origin::{Conn, Received};
@@ -65,7 +65,6 @@ impl Asked {
 pub struct H2<'a> {
     /// The bytes below.
     pub conn: &'a mut Conn,
-    encoder: Encoder,
     decoder: Decoder,
     open: HashMap<u32, Asked>,
     /// Whether windows are given back as data comes.
@@ -87,8 +86,8 @@ impl<'a> H2<'a> {
         if preface != PREFACE {
             return Err(broken(format!("no preface: {}", preface.escape_ascii())));
         }
-        let (encoder, decoder) = (Encoder::default(), Decoder::default());
-        Ok(Some(H2 { conn, encoder, decoder, open: HashMap::new(), gives_windows: true }))
+        let (decoder, open) = (Decoder::default(), HashMap::new());
+        Ok(Some(H2 { conn, decoder, open, gives_windows: true }))
     }
 
     /// The same, and sends these settings.
@@ -124,12 +123,11 @@ impl<'a> H2<'a> {
     }
 
     /// The bytes of a field section in one frame.
-    pub fn section(&mut self, stream: u32, fields: &[(&str, &str)], end: bool) -> Vec<u8> {
+    pub fn section(stream: u32, fields: &[(&str, &str)], end: bool) -> Vec<u8> {
         let mut block = Vec::new();
-        self.encoder.begin(&mut block);
         for (name, value) in fields {
-            let (name, value) = (name.as_bytes(), value.as_bytes());
-            self.encoder.field(name, value, Indexing::Kept, &mut block);
+            // Without a table: nginx allows none.
+            hpack::write_field(&mut block, name.as_bytes(), value.as_bytes(), false);
         }
         let end = if end { flag::END_STREAM } else { 0 };
         H2::bytes(kind::HEADERS, flag::END_HEADERS | end, stream, &block)
@@ -137,7 +135,7 @@ impl<'a> H2<'a> {
 
     /// Sends a field section.
     pub fn head(&mut self, stream: u32, fields: &[(&str, &str)], end: bool) -> io::Result<()> {
-        let section = self.section(stream, fields, end);
+        let section = H2::section(stream, fields, end);
         self.send(&section)
     }
 
@@ -148,7 +146,7 @@ impl<'a> H2<'a> {
 
     /// Sends a whole response with status 200.
     pub fn ok(&mut self, stream: u32, body: &[u8]) -> io::Result<()> {
-        let mut out = self.section(stream, &[(":status", "200")], body.is_empty());
+        let mut out = H2::section(stream, &[(":status", "200")], body.is_empty());
         for (index, part) in body.chunks(16_384).enumerate() {
             let last = (index + 1) * 16_384 >= body.len();
             let flags = if last { flag::END_STREAM } else { 0 };

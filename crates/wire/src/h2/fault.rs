@@ -27,6 +27,8 @@ pub enum Fault {
     StreamFlow(usize, u32),
     /// More data than the connection's window allows.
     ConnectionFlow(usize, u32),
+    /// A `:status` that is none.
+    InvalidStatus,
     /// A `:status` that has no place here.
     UnexpectedStatus(u16),
     /// A rule of frames, as it is told of clients.
@@ -94,6 +96,7 @@ impl fmt::Display for Fault {
                 "upstream violated connection flow control, received {len} data frame with window \
                  {window}"
             ),
+            Fault::InvalidStatus => f.write_str("upstream sent invalid :status"),
             Fault::UnexpectedStatus(status) => {
                 write!(f, "upstream sent unexpected :status \"{status}\"")
             }

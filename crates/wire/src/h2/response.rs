@@ -73,7 +73,10 @@ impl<'a> ResponseBuilder<'a> {
         if self.head.status != 0 {
             return Err(text("upstream sent duplicate :status header"));
         }
-        let status = status(field.value).ok_or(text("upstream sent invalid :status"))?;
+        let Some(status) = status(field.value) else {
+            self.head.refused = Some(append(self.text, field.value));
+            return Err(BadResponse::Http2(Fault::InvalidStatus));
+        };
         // RFC 9113 §8.6: there is no upgrade in HTTP/2.
         if status == 101 {
             return Err(BadResponse::Http2(Fault::UnexpectedStatus(status)));

@@ -225,10 +225,13 @@ impl Codec for Http2 {
     }
 
     fn explain(&self, bad: BadResponse, _: &[u8]) -> String {
-        let refused = self.head.refused.filter(|_| bad == BadResponse::InvalidHeader);
-        match refused {
-            Some(line) => format!("{bad}: \"{}\"", Lossy(line.of(&self.text))),
-            None => bad.to_string(),
+        let shown = self.head.refused.map(|span| Lossy(span.of(&self.text)));
+        match (bad, shown) {
+            (BadResponse::InvalidHeader, Some(line)) => format!("{bad}: \"{line}\""),
+            (BadResponse::Http2(Fault::InvalidStatus), Some(value)) => {
+                format!("{bad} \"{value}\"")
+            }
+            _ => bad.to_string(),
         }
     }
 
