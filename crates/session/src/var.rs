@@ -50,6 +50,8 @@ enum Source<S> {
     },
     /// A built-in whose value, once read, holds for the rest of the request.
     Kept(Read<S>),
+    /// A built-in to which `set` may have given another value, which wins.
+    Overlaid(Read<S>),
     Prefixed {
         read: ReadPrefixed<S>,
         suffix: Box<[u8]>,
@@ -71,6 +73,8 @@ struct Def<S> {
     name: Box<str>,
     source: Source<S>,
     first_use: Option<Span>,
+    /// A built-in that the configuration may define anew (`NGX_HTTP_VAR_CHANGEABLE`).
+    replaceable: bool,
 }
 
 /// All variables of one configuration.
@@ -103,6 +107,11 @@ impl<S: Scope> Registry<S> {
     pub fn assignable(&mut self, name: &'static str, read: Read<S>, assign: Assign<S>) {
         let id = self.intern(name);
         self.def(id).source = Source::Read { read, assign: Some(assign) };
+    }
+
+    /// Lets the configuration define built-ins anew, of those declared so far (`$msie`, `$proxy_host`).
+    pub fn replaceable(&mut self, which: impl Fn(&str) -> bool) {
+        self.defs.iter_mut().filter(|def| which(&def.name)).for_each(|def| def.replaceable = true);
     }
 
     /// Declares a family: every name that begins with `prefix` (`http_`, `arg_`).
@@ -151,6 +160,10 @@ impl<S: Scope> Registry<S> {
         match &mut self.def(id).source {
             source @ Source::Unknown => *source = Source::Stored { warn },
             Source::Prefixed { settable, .. } => *settable = true,
+            Source::Read { read, assign: None } => {
+                let read = *read;
+                self.def(id).source = Source::Overlaid(read);
+            }
             _ => {}
         }
         Ok(id)
@@ -158,8 +171,9 @@ impl<S: Scope> Registry<S> {
 
     fn changeable(&mut self, name: &str, span: Span) -> Result<VarId, Error> {
         let id = self.lookup(name);
-        match self.defs[id.0 as usize].source {
-            Source::Read { assign: None, .. } | Source::Kept(_) => {
+        let def = &self.defs[id.0 as usize];
+        match def.source {
+            Source::Read { assign: None, .. } | Source::Kept(_) if !def.replaceable => {
                 Err(Error::emerg(span, format!("the duplicate \"{name}\" variable")))
             }
             _ => Ok(id),
@@ -200,7 +214,12 @@ impl<S: Scope> Registry<S> {
             return id;
         }
         let id = VarId(u32::try_from(self.defs.len()).expect("fewer than 2^32 variables"));
-        self.defs.push(Def { name: name.into(), source: Source::Unknown, first_use: None });
+        self.defs.push(Def {
+            name: name.into(),
+            source: Source::Unknown,
+            first_use: None,
+            replaceable: false,
+        });
         self.by_name.insert(name.into(), id);
         id
     }
@@ -250,6 +269,9 @@ pub fn read<S: Scope>(scope: &S, id: VarId, out: &mut Vec<u8>) -> bool {
             true if matches!(scope.store().copy(id, out), Kept::Found) => true,
             _ => read(scope, suffix, out),
         },
+        Source::Overlaid(read) => {
+            matches!(scope.store().copy(id, out), Kept::Found) || read(scope, out)
+        }
         Source::Unknown => false,
         Source::Stored { warn } => match (scope.store().copy(id, out), warn) {
             (Kept::Found, _) => true,
@@ -674,6 +696,23 @@ mod tests {
             assert!(error.message.starts_with("the duplicate \""), "{}", error.message);
             assert!(scope.registry.computed(name, Span::default(), false, compute("")).is_err());
         }
+    }
+
+    #[test]
+    fn some_built_in_variables_may_be_set_or_defined_again() {
+        let mut scope = Text::new();
+        scope.registry.builtin("free", |_, out| {
+            out.extend_from_slice(b"built in");
+            true
+        });
+        scope.registry.replaceable(|name| name == "free");
+        let id = scope.registry.settable("free", Span::default(), None).unwrap();
+        let template = scope.template("$free");
+        assert_eq!(scope.value(&template, ""), "built in");
+        scope.set(id, "set");
+        assert_eq!(String::from_utf8(template.value(&scope)).unwrap(), "set");
+        scope.registry.computed("free", Span::default(), true, compute("anew")).unwrap();
+        assert_eq!(scope.value(&template, ""), "anew");
     }
 
     #[test]

@@ -408,8 +408,12 @@ pub fn log_failed(r: &Request, severity: Severity, failed: Failed, path: &[u8]) 
     r.log_error(severity, format_args!("{} \"{path}\" failed ({failed})", failed.call));
 }
 
-/// The MIME type for the extension of the URI (`ngx_http_set_content_type`).
+/// The MIME type for the extension of the URI, unless the upstream that sent us here by
+/// `X-Accel-Redirect` has named one (`ngx_http_set_content_type`).
 pub fn content_type(r: &Request) -> Bytes {
+    if let Some(known) = &r.response.content_type {
+        return known.clone();
+    }
     let core = &r.location().core;
     let known = extension(&r.uri).and_then(|extension| core.types.find(extension));
     known.unwrap_or(&core.default_type).clone()

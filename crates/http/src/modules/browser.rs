@@ -142,6 +142,7 @@ impl Module for Browser {
             }
             true
         });
+        registry.replaceable(|name| matches!(name, "modern_browser" | "ancient_browser" | "msie"));
     }
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {

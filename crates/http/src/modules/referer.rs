@@ -95,6 +95,7 @@ impl Module for Referer {
             }
             true
         });
+        registry.replaceable(|name| name == "invalid_referer");
     }
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {

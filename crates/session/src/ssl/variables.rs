@@ -24,6 +24,7 @@ pub trait TlsScope: Scope {
 pub fn register<S: TlsScope>(registry: &mut Registry<S>) {
     of_connection(registry);
     of_client(registry);
+    registry.replaceable(|name| name.starts_with("ssl_"));
 }
 
 /// Their names that need what a client offered, which is kept only if somebody asks for it.

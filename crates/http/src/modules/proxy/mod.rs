@@ -264,6 +264,7 @@ impl Module for Proxy {
     fn variables(registry: &mut Registry<Request>) {
         registry.builtin("proxy_host", |r, out| with_target(r, |host, _| out.extend(host)));
         registry.builtin("proxy_port", |r, out| with_target(r, |_, port| out.extend(port)));
+        registry.replaceable(|name| matches!(name, "proxy_host" | "proxy_port"));
         registry.builtin("proxy_add_x_forwarded_for", add_forwarded_for);
         registry.builtin("proxy_internal_body_length", |r, out| match r.input.framing.body {
             BodyLength::Length(length) => {
