@@ -187,7 +187,7 @@ pub async fn read_as(
     loop {
         let next = poll_fn(|cx| client.poll_body(limit, timeout_ms, cx)).await;
         let piece = next.map_err(|error| {
-            client::log_gone(r, error);
+            client::complain(r, error);
             error.status()
         })?;
         let end = piece.is_none();

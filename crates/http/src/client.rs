@@ -9,6 +9,7 @@ use std::{
 use bytes::Bytes;
 use forebay_rt::timer;
 use forebay_session::log::Severity;
+use forebay_wire::h1::Version;
 
 use crate::{request::Request, response::Field};
 
@@ -20,7 +21,12 @@ pub enum BodyError {
     /// Nothing came for `client_body_timeout`: answered with 408.
     TimedOut,
     /// It is longer than `client_max_body_size`: answered with 413.
-    TooLarge,
+    TooLarge {
+        /// Bytes of it that were taken.
+        taken: u64,
+        /// Bytes that were to follow them.
+        next: u64,
+    },
     /// Its framing is broken: answered with 400.
     Malformed,
 }
@@ -32,16 +38,27 @@ impl BodyError {
             // DIFFERS(client-gone-in-body): nginx logs such a request with 400.
             BodyError::Gone => 499,
             BodyError::TimedOut => 408,
-            BodyError::TooLarge => 413,
+            BodyError::TooLarge { .. } => 413,
             BodyError::Malformed => 400,
         }
     }
 }
 
-/// Tells that the client has left before its body was there (`ngx_http_do_read_client_request_body`).
-pub fn log_gone(r: &Request, error: BodyError) {
-    if error == BodyError::Gone {
-        r.log_error(Severity::Info, format_args!("client prematurely closed connection"));
+/// Tells why a body did not come (`ngx_http_do_read_client_request_body`,
+/// `ngx_http_request_body_chunked_filter`).
+pub fn complain(r: &Request, error: BodyError) {
+    match error {
+        BodyError::Gone => {
+            r.log_error(Severity::Info, format_args!("client prematurely closed connection"));
+        }
+        BodyError::TooLarge { taken, next } => r.log_error(
+            Severity::Error,
+            format_args!("client intended to send too large chunked body: {taken}+{next} bytes"),
+        ),
+        BodyError::Malformed if r.version() <= Version::Http11 => {
+            r.log_error(Severity::Error, format_args!("client sent invalid chunked body"));
+        }
+        BodyError::Malformed | BodyError::TimedOut => {}
     }
 }
 
@@ -83,7 +100,7 @@ pub async fn hold_up(r: &Request, client: &mut dyn Client, ms: u64) -> Result<()
     if stays.await {
         return Ok(());
     }
-    log_gone(r, BodyError::Gone);
+    complain(r, BodyError::Gone);
     Err(BodyError::Gone.status())
 }
 

@@ -354,11 +354,10 @@ fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
     if location.core.internal && !r.internal {
         return Err(404);
     }
-    if let Some((methods, other)) = &location.limit_except {
-        let method = r.input.text(r.input.head.method_span);
-        if !methods.iter().any(|allowed| **allowed == *method) {
-            r.location = *other;
-        }
+    if let Some((methods, other)) = &location.limit_except
+        && !methods.iter().any(|allowed| **allowed == *r.method_name())
+    {
+        r.location = *other;
     }
     let limit = plan.location(r.location).core.client_max_body_size;
     let length = match r.input.framing.body {

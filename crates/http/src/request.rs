@@ -489,6 +489,15 @@ impl Request {
         self.input.text(self.input.head.uri)
     }
 
+    /// The method in its own words: an error page or a subrequest asks otherwise than its client did.
+    pub fn method_name(&self) -> &[u8] {
+        match self.method == self.input.head.method {
+            true => self.input.text(self.input.head.method_span),
+            false if self.method == Method::Head => b"HEAD",
+            false => b"GET",
+        }
+    }
+
     /// Answers with a body that is in memory.
     pub fn respond(&mut self, status: u16, content_type: Bytes, body: Bytes) {
         let response = &mut self.response;

@@ -95,6 +95,7 @@ pub fn respond(r: &mut Request, error: u16) {
     }
     let response = &mut r.response;
     response.status = r.error_status;
+    response.remove("Last-Modified");
     response.remove("ETag");
     response.remove("Accept-Ranges");
     match page {

@@ -14,6 +14,8 @@ use crate::{
 
 /// Chooses the server and takes the path from the target; `r.input.framing` is decided.
 pub fn resolve(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
+    // nginx has parsed the path before it knows the host: the default server's setting counts.
+    let merge = plan.server(r.server).settings.merge_slashes;
     r.method = r.input.head.method;
     // What follows a CONNECT that is refused may be meant for the tunnel.
     r.keep_alive = r.input.framing.keep_alive && r.method != h1::Method::Connect;
@@ -23,7 +25,6 @@ pub fn resolve(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject
         None => find_server(r, names)?,
     };
     r.location = plan.server(r.server).location;
-    let merge = plan.server(r.server).settings.merge_slashes;
     let input = r.input.clone();
     let raw = input.head.uri.of(&input.buf);
     let flags = &input.head.uri_flags;

@@ -90,6 +90,22 @@ impl BodyReader {
         Ok(())
     }
 
+    /// Whether the body fits in the limit (0: none), as far as is known: a chunk counts as soon as its
+    /// size is there.
+    fn check_size(&mut self, limit: u64) -> Result<(), BodyError> {
+        let (chunk, to_come) = match &self.left {
+            Left::Chunked(decoder) => decoder.chunk(),
+            _ => (0, 0),
+        };
+        let total = self.handed_out.saturating_add(to_come);
+        if limit == 0 || total <= limit {
+            return Ok(());
+        }
+        let error = BodyError::TooLarge { taken: total.saturating_sub(chunk), next: chunk };
+        self.left = Left::Broken(error);
+        Err(error)
+    }
+
     /// Takes what it can from `ahead`; `None`: more bytes are needed.
     fn next_piece(&mut self) -> Result<Option<Bytes>, BodyError> {
         match &mut self.left {
@@ -224,13 +240,11 @@ impl<T: Transport> Client for H1Client<'_, T> {
         loop {
             if let Some(piece) = self.body.next_piece()? {
                 self.body.handed_out += piece.len() as u64;
-                if limit > 0 && self.body.handed_out > limit {
-                    self.body.left = Left::Broken(BodyError::TooLarge);
-                    return Poll::Ready(Err(BodyError::TooLarge));
-                }
+                self.body.check_size(limit)?;
                 self.timer.arm(timeout_ms);
                 return Poll::Ready(Ok(Some(piece)));
             }
+            self.body.check_size(limit)?;
             if self.body.finished() {
                 self.timer.disarm();
                 return Poll::Ready(Ok(None));

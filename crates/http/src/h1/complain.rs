@@ -18,7 +18,12 @@ pub fn reject(r: &mut Request, reject: Reject) {
     if reject.in_request_line() {
         r.input_mut().head.headers.clear();
     }
+    if reject == Reject::InvalidChunked {
+        // Found when there was an answer already (`ngx_http_discard_request_body_filter`).
+        return r.log_error(Severity::Error, format_args!("{}", reject.reason()));
+    }
     let doing = match reject.in_request_line() {
+        true if r.input.pipelined => "reading client pipelined request line",
         true => "reading client request line",
         false => "reading client request headers",
     };

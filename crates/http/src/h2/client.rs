@@ -212,7 +212,8 @@ impl Client for StreamClient {
             inbox.taken.set(inbox.taken.get() + data.len());
             self.handed_out += data.len() as u64;
             if limit > 0 && self.handed_out > limit {
-                return self.fail(BodyError::TooLarge);
+                let (taken, next) = (limit, self.handed_out - limit);
+                return self.fail(BodyError::TooLarge { taken, next });
             }
             if let Some(timer) = &self.timer {
                 timer.arm(timeout_ms);
@@ -279,8 +280,14 @@ mod tests {
         let inbox = Inbox::new(Coming::More);
         let mut client = StreamClient::new(inbox.clone(), false);
         inbox.push(b"abc");
-        assert_eq!(poll(&mut client, 2), Poll::Ready(Err(BodyError::TooLarge)));
-        assert_eq!(poll(&mut client, 2), Poll::Ready(Err(BodyError::TooLarge)));
+        assert_eq!(
+            poll(&mut client, 2),
+            Poll::Ready(Err(BodyError::TooLarge { taken: 2, next: 1 }))
+        );
+        assert_eq!(
+            poll(&mut client, 2),
+            Poll::Ready(Err(BodyError::TooLarge { taken: 2, next: 1 }))
+        );
         let inbox = Inbox::new(Coming::More);
         let mut client = StreamClient::new(inbox.clone(), false);
         inbox.end(Coming::Malformed);

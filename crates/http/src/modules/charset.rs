@@ -196,6 +196,7 @@ impl Filter for CharsetFilter {
         match from {
             Some(from) if !from.is_empty() && !from.eq_ignore_ascii_case(&to) => {
                 match self.maps.find(&from, &to) {
+                    Some(_) if is_coded(r) => {}
                     Some(recode) => {
                         name(r, to);
                         recode_body(r, recode.clone());
@@ -254,9 +255,6 @@ impl CharsetFilter {
     /// What the response is to be in (`ngx_http_destination_charset`).
     fn destination(&self, r: &Request) -> Option<Bytes> {
         let response = &r.response;
-        if response.field("Content-Encoding").is_some_and(|coding| !coding.is_empty()) {
-            return None;
-        }
         response.content_type.as_ref().filter(|name| !name.is_empty())?;
         // `X-Accel-Charset` wins.
         if let Some(wanted) = response.override_charset.clone().filter(|name| !name.is_empty()) {
@@ -281,6 +279,11 @@ impl CharsetFilter {
     fn source(&self, r: &Request) -> Option<Bytes> {
         r.response.charset.clone().or_else(|| value_of(&self.source, r))
     }
+}
+
+/// What is compressed cannot be recoded.
+fn is_coded(r: &Request) -> bool {
+    r.response.field("Content-Encoding").is_some_and(|coding| !coding.is_empty())
 }
 
 fn recode_body(r: &mut Request, recode: Arc<Recode>) {

@@ -37,10 +37,6 @@ use crate::{
     request::Request,
 };
 
-/// What is said when a server sends more than its response.
-pub const LEFT_OVER: &str = "upstream sent more data than specified in \"Content-Length\" header \
-                             while reading response header from upstream";
-
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Less room than that is none.
@@ -391,8 +387,8 @@ impl<C: Codec> Inflow<C> {
             self.hold(buf, from);
         }
         if decoded.done {
-            if decoded.left_over > 0 {
-                self.state.complain(Severity::Warn, self.codec.left_over());
+            if let Some(text) = self.codec.left_over().filter(|_| decoded.left_over > 0) {
+                self.state.complain(Severity::Warn, text);
             }
             self.finish(decoded.left_over == 0);
         }

@@ -22,7 +22,7 @@ use forebay_session::{
     },
     var::Template,
 };
-use forebay_wire::h1::{Method, ResponseFraming, Version};
+use forebay_wire::h1::{Method, ResponseBody, ResponseFraming, Version};
 
 use super::{
     Codec, Outgoing, Protocol, Remains, Session, Settings,
@@ -88,14 +88,7 @@ pub async fn run<'f, P: Protocol>(
     r: &mut Request,
     client: &mut dyn Client,
 ) -> Flow<'f> {
-    let flow = match pass(protocol, r, client).await {
-        Ok(flow) => flow,
-        Err(status) => Flow::Deny(status),
-    };
-    if !matches!(flow, Flow::Done) {
-        r.upstream.end();
-    }
-    flow
+    pass(protocol, r, client).await.unwrap_or_else(Flow::Deny)
 }
 
 async fn pass<'f, P: Protocol>(
@@ -529,7 +522,7 @@ impl<P: Protocol> Exchange<'_, P> {
             }
             Came::Nothing(why) => Some(given_up(r, why, doing)),
             Came::Client(error) => {
-                client::log_gone(r, error);
+                client::complain(r, error);
                 Some(Failure::Final(error.status()))
             }
             Came::File(error) => {
@@ -602,6 +595,7 @@ impl<P: Protocol> Exchange<'_, P> {
         if framing.upgrade {
             return self.answer_upgrade(r, codec, framing, link, lease, selection, (buf, body_at));
         }
+        let came = (buf.len() - body_at) as u64;
         let decoded = codec.decode(&mut buf, body_at);
         let whole = matches!(&decoded, Ok(decoded) if decoded.done);
         // A head that stays while its body comes is copied: the buffer is the body's.
@@ -613,16 +607,23 @@ impl<P: Protocol> Exchange<'_, P> {
             }
             _ => (Bytes::copy_from_slice(&buf[..body_at]), Bytes::new(), buf),
         };
-        let head = codec.take_head();
+        let mut head = codec.take_head();
+        head::drop_repeated(r, &mut head, &head_bytes);
         let verdict = head::apply(self.protocol, r, self.job, &head, &head_bytes, &framing);
         r.upstream.keep_head(head, head_bytes);
         self.bind(r, &verdict, &lease, &selection, whole);
         let origin = Origin { link, lease, selection, reusable };
         if whole {
-            let left_over = matches!(&decoded, Ok(d) if d.left_over > 0);
-            let left_over = left_over.then(|| codec.left_over());
-            let (trailers, clean) = (codec.take_trailers(), request_sent && left_over.is_none());
+            let more = decoded.map_or(0, |decoded| decoded.left_over);
+            let left_over = codec.left_over().filter(|_| more > 0);
+            let (trailers, clean) = (codec.take_trailers(), request_sent && more == 0);
             let remains = if clean { codec.release() } else { Remains::Spent };
+            // Chunks count with their frames, as for a body that is still coming.
+            let came = match framing.body {
+                ResponseBody::Chunked => came.saturating_sub(more as u64),
+                _ => data.len() as u64,
+            };
+            let data = (data, came);
             return self.answer_whole(r, verdict, (origin, remains), data, trailers, left_over);
         }
         let buffered = match verdict {
@@ -723,19 +724,21 @@ impl<P: Protocol> Exchange<'_, P> {
         }
     }
 
-    /// The response is complete: the connection is free before the client has got a byte.
+    /// The response is complete, `came` bytes with its framing: the connection is free before the client
+    /// has got a byte.
+    #[allow(clippy::too_many_arguments)]
     fn answer_whole<'f>(
         self,
         r: &mut Request,
         verdict: Verdict,
         (origin, remains): (Origin, Remains),
-        data: Bytes,
+        (data, came): (Bytes, u64),
         trailers: Vec<crate::response::Field>,
         left_over: Option<String>,
     ) -> Flow<'f> {
         // What nobody is shown was not read, as nginx sees it.
         let shown = matches!(verdict, Verdict::Respond { .. });
-        let length = if shown { data.len() as u64 } else { 0 };
+        let length = if shown { came } else { 0 };
         r.upstream.with(|attempt| {
             attempt.response_ms = Some(attempt.elapsed_ms());
             attempt.response_length = length;

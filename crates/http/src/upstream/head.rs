@@ -97,6 +97,63 @@ impl Instead {
     }
 }
 
+/// Takes out the second and later lines of fields that have one value
+/// (`ngx_http_upstream_process_header_line`).
+pub fn drop_repeated(r: &Request, head: &mut ResponseHead, bytes: &[u8]) {
+    let mut seen = 0u64;
+    let repeats = |field: &ResponseField| {
+        let (bit, before) = (1u64 << field.id as u8, seen);
+        seen |= bit;
+        has_one_value(field.id) && before & bit != 0
+    };
+    if !head.fields.iter().any(repeats) {
+        return;
+    }
+    let mut firsts: Vec<ResponseField> = Vec::new();
+    head.fields.retain(|field| {
+        if !has_one_value(field.id) {
+            return true;
+        }
+        let Some(first) = firsts.iter().find(|first| first.id == field.id) else {
+            firsts.push(*field);
+            return true;
+        };
+        let text = |span: forebay_wire::Span| Lossy(span.of(bytes));
+        r.log_error(
+            Severity::Warn,
+            format_args!(
+                "upstream sent duplicate header line: \"{}: {}\", previous value: \"{}: {}\", ignored \
+                 while {DOING}",
+                text(field.name),
+                text(field.value),
+                text(first.name),
+                text(first.value),
+            ),
+        );
+        false
+    });
+}
+
+fn has_one_value(id: Id) -> bool {
+    matches!(
+        id,
+        Id::ContentType
+            | Id::ContentEncoding
+            | Id::Date
+            | Id::ETag
+            | Id::Expires
+            | Id::LastModified
+            | Id::Location
+            | Id::Refresh
+            | Id::Server
+            | Id::XAccelBuffering
+            | Id::XAccelCharset
+            | Id::XAccelExpires
+            | Id::XAccelLimitRate
+            | Id::XAccelRedirect
+    )
+}
+
 /// Makes `r.response` of a head; the body is to be added.
 pub fn apply<P: Protocol>(
     protocol: &P,
@@ -287,6 +344,9 @@ fn pass<P: Protocol>(
 /// The type and its charset (`ngx_http_upstream_copy_content_type`); the client gets the text as it
 /// came, unless a filter names another charset.
 fn content_type(r: &mut Request, value: Bytes) {
+    if value.is_empty() {
+        return;
+    }
     let (mut kind, mut charset) = (value.clone(), None);
     let mut at = 0;
     while let Some(len) = memchr::memchr(b';', &value[at..]) {

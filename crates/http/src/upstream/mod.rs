@@ -123,6 +123,11 @@ pub trait Protocol: Send + Sync + 'static {
     /// The name of the protocol in the error log: `http://`.
     fn scheme(&self, job: &Self::Job) -> &'static str;
 
+    /// Whether [`Protocol::own_body`] gives one.
+    fn has_own_body(&self) -> bool {
+        false
+    }
+
     /// A body of the protocol's own (`proxy_set_body`).
     fn own_body(&self, _r: &Request, _job: &Self::Job) -> Option<Bytes> {
         None
@@ -166,6 +171,10 @@ pub trait Protocol: Send + Sync + 'static {
         None
     }
 }
+
+/// What is said when a server sends more than its `Content-Length`.
+pub const MORE_THAN_LENGTH: &str =
+    "upstream sent more data than specified in \"Content-Length\" header while reading upstream";
 
 /// What came of bytes of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -261,9 +270,9 @@ pub trait Codec: 'static {
     /// What the log says of a head or a body that is wrong; `buf`: where the head was read from.
     fn explain(&self, bad: BadResponse, buf: &[u8]) -> String;
 
-    /// What the log says of what was left over behind a body.
-    fn left_over(&self) -> String {
-        body::LEFT_OVER.to_owned()
+    /// What the log says of what was left over behind a body; `None`: nothing.
+    fn left_over(&self) -> Option<String> {
+        Some(MORE_THAN_LENGTH.to_owned())
     }
 }
 

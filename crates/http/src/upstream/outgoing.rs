@@ -9,7 +9,7 @@ use forebay_wire::h1::BodyLength;
 use super::{Outgoing, Protocol};
 use crate::{
     body_in::{self, RequestBody},
-    client::{BodyError, Client},
+    client::{self, Client},
     request::Request,
 };
 
@@ -21,8 +21,7 @@ pub(super) async fn outgoing<P: Protocol>(
     client: &mut dyn Client,
 ) -> Result<Outgoing, u16> {
     let settings = protocol.settings();
-    let own = protocol.own_body(r, job);
-    let passed = settings.pass_request_body && own.is_none();
+    let passed = settings.pass_request_body && !protocol.has_own_body();
     if r.body.is_unread() && r.input.framing.body != BodyLength::None && !r.subrequest {
         let length = match r.input.framing.body {
             BodyLength::Length(length) => Some(length),
@@ -34,7 +33,8 @@ pub(super) async fn outgoing<P: Protocol>(
         }
         body_in::read(r, client).await?;
     }
-    if let Some(own) = own {
+    // Once the client's is there: it may be part of it (`$request_body`).
+    if let Some(own) = protocol.own_body(r, job) {
         return Ok(Outgoing::Memory(own));
     }
     Ok(match &r.body {
@@ -66,7 +66,11 @@ async fn stream(
     let mut begun = Vec::new();
     while begun.len() < postponed {
         let next = poll_fn(|cx| client.poll_body(limit, timeout_ms, cx)).await;
-        match next.map_err(BodyError::status)? {
+        let next = next.map_err(|error| {
+            client::complain(r, error);
+            error.status()
+        });
+        match next? {
             Some(piece) => begun.extend_from_slice(&piece),
             None => return Ok(Outgoing::Memory(begun.into())),
         }

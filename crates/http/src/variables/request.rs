@@ -79,7 +79,11 @@ fn target(registry: &mut Registry<Request>) {
         !line.is_empty() && put(out, line)
     });
     registry.builtin("request_method", |r, out| {
-        let method = r.input.text(r.input.head.method_span);
+        // Subrequests tell that of their request.
+        let method = match r.subrequest {
+            true => r.input.text(r.input.head.method_span),
+            false => r.method_name(),
+        };
         !method.is_empty() && put(out, method)
     });
     registry.builtin("request_uri", |r, out| {

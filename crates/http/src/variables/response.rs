@@ -72,6 +72,11 @@ fn status(r: &Request, out: &mut Vec<u8>) -> bool {
 /// With the charset once the head is out, as `ngx_http_header_filter` leaves it for the log.
 fn sent_content_type(r: &Request, out: &mut Vec<u8>) -> bool {
     let response = &r.response;
+    if let Some((charset, text)) = &response.content_type_text
+        && response.charset.as_ref() == Some(charset)
+    {
+        return put_some(out, Some(text));
+    }
     if !put_some(out, response.content_type.as_deref()) {
         return false;
     }

@@ -276,6 +276,19 @@ fn rows() -> Vec<Row> {
         .only_here(),
         row("a body that is too long", ok("Content-Length: 2\r\n", "okay"), "200 ok", MORE),
         row(
+            "more than the last chunk",
+            ok("Transfer-Encoding: chunked\r\n", "2\r\nok\r\n0\r\n\r\nmore"),
+            "200 ok",
+            "upstream sent data after final chunk",
+        ),
+        row(
+            "a field of one value twice",
+            ok("Server: a\r\nServer: b\r\nContent-Length: 2\r\n", "ok"),
+            "200 ok",
+            "upstream sent duplicate header line: \"Server: b\", previous value: \"Server: a\", ignored",
+        )
+        .only_here(),
+        row(
             "a body that is too short",
             ok("Content-Length: 9\r\n", "ok"),
             "200 cut |200 cut ok",

@@ -68,6 +68,8 @@ pub struct Decoder {
     state: State,
     /// Bytes left of the chunk.
     left: u64,
+    /// Bytes of the chunk.
+    size: u64,
     extensions: u32,
     trailers: u32,
 }
@@ -81,6 +83,11 @@ impl Decoder {
     /// Whether the body is complete.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
+    }
+
+    /// How long the last chunk is of which the size is known, and how much of it is still to come.
+    pub fn chunk(&self) -> (u64, u64) {
+        (self.size, if self.state == State::Data { self.left } else { 0 })
     }
 
     /// Reads on, up to and with the next run of data. Call it again with what follows `consumed`
@@ -133,7 +140,10 @@ impl Decoder {
                 self.extension(State::Extension)
             }
             (State::SizeLf, b'\n') if self.left == 0 => Ok(State::TrailerStart),
-            (State::SizeLf, b'\n') => Ok(State::Data),
+            (State::SizeLf, b'\n') => {
+                self.size = self.left;
+                Ok(State::Data)
+            }
             (State::DataCr, b'\r') => Ok(State::DataLf),
             (State::DataLf, b'\n') => Ok(State::SizeStart),
             _ => self.trailer(ch),

@@ -14,7 +14,7 @@ use forebay_wire::h1::{
 use crate::{
     error_log::Lossy,
     response::Field,
-    upstream::{Codec, Decoded, Outgoing, matters_before_the_body},
+    upstream::{Codec, Decoded, MORE_THAN_LENGTH, Outgoing, matters_before_the_body},
 };
 
 enum Left {
@@ -31,6 +31,8 @@ pub struct Http1 {
     parser: ResponseParser,
     sent: Sent,
     left: Left,
+    /// What is said of bytes behind the response.
+    of_more: Option<&'static str>,
     /// The text of the trailers, as far as it came.
     trailers: Vec<u8>,
 }
@@ -39,7 +41,7 @@ impl Http1 {
     /// For the answer to such a request.
     pub fn new(sent: Sent, head: ResponseHead) -> Http1 {
         let parser = ResponseParser::with_head(head);
-        Http1 { parser, sent, left: Left::Head, trailers: Vec::new() }
+        Http1 { parser, sent, left: Left::Head, of_more: None, trailers: Vec::new() }
     }
 }
 
@@ -71,6 +73,13 @@ impl Codec for Http1 {
 
     fn framing(&mut self, buf: &[u8]) -> Result<ResponseFraming, BadResponse> {
         let framing = response_framing(self.parser.head(), buf, self.sent)?;
+        self.of_more = match framing.body {
+            ResponseBody::None => None,
+            ResponseBody::Chunked => {
+                Some("upstream sent data after final chunk while reading upstream")
+            }
+            _ => Some(MORE_THAN_LENGTH),
+        };
         self.left = match framing.body {
             ResponseBody::None | ResponseBody::Length(0) => Left::Nothing,
             ResponseBody::Length(length) => Left::Bytes(length),
@@ -87,6 +96,10 @@ impl Codec for Http1 {
 
     fn take_head(&mut self) -> ResponseHead {
         self.parser.take_head()
+    }
+
+    fn left_over(&self) -> Option<String> {
+        self.of_more.map(str::to_owned)
     }
 
     fn decode(&mut self, buf: &mut Vec<u8>, from: usize) -> Result<Decoded, BadResponse> {

@@ -541,11 +541,7 @@ impl<S: Speech> Protocol for Handing<S> {
     async fn prepare(&self, r: &mut Request) -> Result<Job, u16> {
         let own = match &*self.pass {
             Pass::Fixed { .. } => None,
-            Pass::Computed(template) => {
-                let (group, url) = pass::evaluate(r, template, &self.resolver).await?;
-                r.upstream.set_target(&url.host, &url.port);
-                Some((group, url))
-            }
+            Pass::Computed(template) => Some(pass::evaluate(r, template, &self.resolver).await?),
         };
         let closes = Cell::new(false);
         let mut job = Job { own, head: false, identity: None, closes };
@@ -576,6 +572,10 @@ impl<S: Speech> Protocol for Handing<S> {
 
     fn scheme(&self, job: &Job) -> &'static str {
         if job.identity.is_some() { "https://" } else { "http://" }
+    }
+
+    fn has_own_body(&self) -> bool {
+        self.set_body.is_some()
     }
 
     fn own_body(&self, r: &Request, _: &Job) -> Option<Bytes> {

@@ -108,7 +108,15 @@ pub async fn evaluate(
         r.log_error(Severity::Error, format_args!("{why} in upstream \"{}\"", Lossy(what)));
         500u16
     };
-    let Some((tls, rest)) = std::str::from_utf8(&value).ok().and_then(scheme) else {
+    // Only the URI may be anything: what is no UTF-8 stands behind the host, or there is none.
+    let (text, tail) = match std::str::from_utf8(&value) {
+        Ok(text) => (text, &b""[..]),
+        Err(error) => {
+            let (text, tail) = value.split_at(error.valid_up_to());
+            (std::str::from_utf8(text).unwrap_or_default(), tail)
+        }
+    };
+    let Some((tls, rest)) = scheme(text).filter(|(_, rest)| !rest.is_empty()) else {
         let text = format_args!("invalid URL prefix in \"{}\"", Lossy(&value));
         r.log_error(Severity::Error, text);
         return Err(500);
@@ -116,6 +124,13 @@ pub async fn evaluate(
     let default_port = if tls { 443 } else { 80 };
     let (target, uri) =
         Target::parse(rest, default_port, true).map_err(|why| fail(why, rest.as_bytes()))?;
-    let url = url(&target, uri, tls);
+    let mut url = url(&target, uri, tls);
+    if !tail.is_empty() {
+        if url.uri.is_empty() {
+            return Err(fail("invalid host", &value[text.len() - rest.len()..]));
+        }
+        url.uri = [&url.uri, tail].concat().into();
+    }
+    r.upstream.set_target(&url.host, &url.port);
     Ok((upstream::locate(r, &target, resolver).await?, url))
 }

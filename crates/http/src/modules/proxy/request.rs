@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use forebay_session::var::Template;
 use forebay_wire::{
     h1::{
-        BodyLength, Field, FieldId, Method,
+        BodyLength, Field, FieldId,
         encode::{write_decimal, write_field, write_value},
         framing::tokens,
     },
@@ -181,12 +181,7 @@ pub fn method<'a>(r: &'a Request, parts: &Parts<'_>, scratch: &'a mut Vec<u8>) -
             return scratch;
         }
     }
-    match r.method == r.input.head.method {
-        true => r.input.text(r.input.head.method_span),
-        // An error page or a subrequest asks otherwise than its client did.
-        false if r.method == Method::Head => b"HEAD",
-        false => b"GET",
-    }
+    r.method_name()
 }
 
 /// Writes the head. `None`: there is no URI to ask for.

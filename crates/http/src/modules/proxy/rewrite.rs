@@ -296,6 +296,9 @@ impl Rewrites {
             return None;
         }
         let mut attributes: Vec<Vec<u8>> = split(value).into_iter().map(<[u8]>::to_vec).collect();
+        if !attributes.first().is_some_and(|pair| pair.contains(&b'=')) {
+            return None;
+        }
         let mut changed = false;
         for (name, rules) in [(&b"domain"[..], &self.domains), (b"path", &self.paths)] {
             let found = attributes.iter_mut().skip(1).find(|a| named(a, name));

@@ -235,8 +235,8 @@ impl Codec for Http2 {
         }
     }
 
-    fn left_over(&self) -> String {
+    fn left_over(&self) -> Option<String> {
         let fault = self.late.unwrap_or(Fault::FLOOD);
-        format!("{fault} after its response")
+        Some(format!("{fault} after its response"))
     }
 }

@@ -131,7 +131,7 @@ fn read<'a>(codec: &mut Http2, pieces: impl Iterator<Item = &'a [u8]>) -> Result
             let decoded = codec.decode(&mut buf, from).map_err(|bad| codec.explain(bad, &buf))?;
             seen.body.push_str(&text(&buf[from..decoded.data_end]));
             seen.done = decoded.done;
-            seen.left_over = (decoded.left_over > 0).then(|| codec.left_over());
+            seen.left_over = codec.left_over().filter(|_| decoded.left_over > 0);
         }
     }
     let trailers = codec.take_trailers().into_iter();
