@@ -172,10 +172,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         SERVERS,
         Arity::ONE,
         "Memory taken at once per connection.",
-        |_, n, cx| {
-            value::set_size(&mut None, n)?;
-            no_meaning(n, cx, "memory is not taken from pools")
-        },
+        pool_size,
     ),
     set(
         "default_type",
@@ -595,10 +592,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         SERVERS,
         Arity::ONE,
         "Memory taken at once per request.",
-        |_, n, cx| {
-            value::set_size(&mut None, n)?;
-            no_meaning(n, cx, "memory is not taken from pools")
-        },
+        pool_size,
     ),
     set(
         "reset_timedout_connection",
@@ -694,10 +688,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Contexts::HTTP,
         Arity::ONE,
         "The bucket size of a hash table.",
-        |_, n, cx| {
-            value::set_number::<u64>(&mut None, n)?;
-            no_meaning(n, cx, "tables size themselves")
-        },
+        table_size,
     ),
     set(
         "server_names_hash_max_size",
@@ -706,10 +697,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Contexts::HTTP,
         Arity::ONE,
         "The size of a hash table.",
-        |_, n, cx| {
-            value::set_number::<u64>(&mut None, n)?;
-            no_meaning(n, cx, "tables size themselves")
-        },
+        table_size,
     ),
     set(
         "server_tokens",
@@ -769,10 +757,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::ONE,
         "The bucket size of a hash table.",
-        |_, n, cx| {
-            value::set_number::<u64>(&mut None, n)?;
-            no_meaning(n, cx, "tables size themselves")
-        },
+        table_size,
     ),
     set(
         "types_hash_max_size",
@@ -781,10 +766,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::ONE,
         "The size of a hash table.",
-        |_, n, cx| {
-            value::set_number::<u64>(&mut None, n)?;
-            no_meaning(n, cx, "tables size themselves")
-        },
+        table_size,
     ),
     set(
         "underscores_in_headers",
@@ -802,10 +784,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Contexts::HTTP,
         Arity::ONE,
         "The bucket size of a hash table.",
-        |_, n, cx| {
-            value::set_number::<u64>(&mut None, n)?;
-            no_meaning(n, cx, "tables size themselves")
-        },
+        table_size,
     ),
     set(
         "variables_hash_max_size",
@@ -814,10 +793,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Contexts::HTTP,
         Arity::ONE,
         "The size of a hash table.",
-        |_, n, cx| {
-            value::set_number::<u64>(&mut None, n)?;
-            no_meaning(n, cx, "tables size themselves")
-        },
+        table_size,
     ),
     set(
         "error_log",
@@ -860,6 +836,18 @@ fn no_meaning(node: &Node, cx: &mut Cx<'_, '_>, why: &str) -> Done {
     let name = node.name.lossy();
     cx.loader.info(node.span, format!("the \"{name}\" directive changes nothing here: {why}"));
     Ok(())
+}
+
+/// The sizes of nginx's hash tables.
+fn table_size(_: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
+    value::set_number::<u64>(&mut None, n)?;
+    no_meaning(n, cx, "tables size themselves")
+}
+
+/// `connection_pool_size`, `request_pool_size`.
+fn pool_size(_: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
+    value::set_size(&mut None, n)?;
+    no_meaning(n, cx, "memory is not taken from pools")
 }
 
 fn aio(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {

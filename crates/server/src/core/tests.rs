@@ -2,7 +2,7 @@
 
 use super::*;
 use forebay_conf::files::Memory;
-use forebay_conf::{Diagnostics, Index, ParseOptions, Sources, parse_text};
+use forebay_conf::{Diagnostics, Index, Loader, ParseOptions, Sources, parse_text};
 
 /// Loads directives of the main context, and of `events` in its block.
 fn loaded(text: &str) -> (Core, Vec<String>) {
