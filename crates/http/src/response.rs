@@ -11,7 +11,11 @@ use forebay_wire::Span;
 
 use crate::{
     body::Body,
-    upstream::{State, body::ReadAhead, upgrade::Tunnel},
+    upstream::{
+        State,
+        body::{ReadAhead, Upload},
+        upgrade::Tunnel,
+    },
 };
 
 /// One header field of a response. Name and value never hold CR, LF or NUL when they are written.
@@ -66,6 +70,16 @@ impl fmt::Debug for Ahead {
     }
 }
 
+/// Where the rest of the request body goes meanwhile, see [`Upload`].
+#[derive(Clone, Default)]
+pub struct Uploading(pub Option<Rc<dyn Upload>>);
+
+impl fmt::Debug for Uploading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Uploading" } else { "None" })
+    }
+}
+
 /// A response under way.
 #[derive(Debug, Default)]
 pub struct Response {
@@ -114,6 +128,8 @@ pub struct Response {
     pub body: Body,
     /// What to read while the client takes nothing of it.
     pub ahead: Ahead,
+    /// What takes the rest of the request body.
+    pub uploading: Uploading,
     /// What the connection becomes after a 101.
     pub tunnel: Option<Box<Tunnel>>,
 }
@@ -143,6 +159,7 @@ impl Response {
             header_only,
             body,
             ahead,
+            uploading,
             late_trailers,
             tunnel,
         } = self;
@@ -166,6 +183,7 @@ impl Response {
         trailers.clear();
         *body = Body::Empty;
         *ahead = Ahead::default();
+        *uploading = Uploading::default();
         *late_trailers = LateTrailers::default();
         *tunnel = None;
     }
@@ -183,6 +201,7 @@ impl Response {
         self.body = Body::Empty;
         self.late_trailers = LateTrailers::default();
         self.ahead = Ahead::default();
+        self.uploading = Uploading::default();
         self.tunnel = None;
     }
 

@@ -14,7 +14,10 @@ use bytes::{Buf, Bytes};
 use forebay_rt::{pool, timer::Timer, transport::Transport};
 use forebay_wire::h1::encode::write_hex;
 
-use super::head::Framing;
+use super::{
+    body::{BodyReader, H1Client},
+    head::Framing,
+};
 use crate::{
     body::{Body, Chunk, Fault, FileSlice},
     core::Settings,
@@ -22,6 +25,7 @@ use crate::{
     pace::Pace,
     request::Request,
     response::{Ahead, LateTrailers},
+    upstream::body::Upload,
 };
 
 /// Why a response could not be sent whole.
@@ -73,26 +77,41 @@ pub async fn send<T: Transport>(
         }
         Err(body) => body,
     };
-    let mut output = Output {
-        queue: VecDeque::from([Chunk::Bytes(head.into())]),
-        queued: 0,
-        body: Some(body),
-        chunked: framing.chunked,
-        trailers: trailers(r, framing),
-        sendfile: core.sendfile && io.sends_files(),
-        max_file_chunk: max_file_chunk(core),
-        read_bytes: core.output_buffers.1.max(4096),
-        reader: files::Reader::default(),
-        pace,
-        sent: 0,
-        truncated: None,
-        corked: false,
-        ahead: std::mem::take(&mut r.response.ahead),
-        late: std::mem::take(&mut r.response.late_trailers),
-    };
+    let mut output = Output::new(r, framing, head, body, pace, io.sends_files());
     let result = poll_fn(|cx| output.poll(io, timer, timeout_ms, cx)).await;
-    r.bytes_sent += output.sent;
-    r.head_sent = r.head_sent.min(r.bytes_sent);
+    output.count(r);
+    result
+}
+
+/// The same while the request body goes on to whom the response comes from.
+pub async fn send_while_uploading<T: Transport>(
+    io: &mut T,
+    timer: &Timer,
+    r: &mut Request,
+    framing: Framing,
+    head: Vec<u8>,
+    (request_body, upload): (&mut BodyReader, &dyn Upload),
+) -> Result<(), SendError> {
+    let timeout_ms = r.location().core.send_timeout_ms;
+    let body = if framing.bodiless { Body::Empty } else { std::mem::take(&mut r.response.body) };
+    let pace = Pace::of(r);
+    timer.disarm();
+    r.head_sent = head.len() as u64;
+    let mut output = Output::new(r, framing, head, body, pace, io.sends_files());
+    // Both sides of the connection are waited for at the same time.
+    let reading = Timer::new();
+    let (mut interim, mut armed, mut goes_on) = (&b""[..], false, true);
+    let result = poll_fn(|cx| {
+        if goes_on {
+            let (timer, body) = (&reading, &mut *request_body);
+            let mut client = H1Client { io: &mut *io, timer, body, interim, armed };
+            goes_on = upload.poll_upload(&mut client, cx).is_pending();
+            (interim, armed) = (client.interim, client.armed);
+        }
+        output.poll(io, timer, timeout_ms, cx)
+    })
+    .await;
+    output.count(r);
     result
 }
 
@@ -282,6 +301,40 @@ struct Output {
 }
 
 impl Output {
+    fn new(
+        r: &mut Request,
+        framing: Framing,
+        head: Vec<u8>,
+        body: Body,
+        pace: Option<Pace>,
+        sends_files: bool,
+    ) -> Output {
+        let core = &r.location().core;
+        Output {
+            queue: VecDeque::from([Chunk::Bytes(head.into())]),
+            queued: 0,
+            body: Some(body),
+            chunked: framing.chunked,
+            trailers: trailers(r, framing),
+            sendfile: core.sendfile && sends_files,
+            max_file_chunk: max_file_chunk(core),
+            read_bytes: core.output_buffers.1.max(4096),
+            reader: files::Reader::default(),
+            pace,
+            sent: 0,
+            truncated: None,
+            corked: false,
+            ahead: std::mem::take(&mut r.response.ahead),
+            late: std::mem::take(&mut r.response.late_trailers),
+        }
+    }
+
+    /// What was sent, head and all.
+    fn count(&self, r: &mut Request) {
+        r.bytes_sent += self.sent;
+        r.head_sent = r.head_sent.min(r.bytes_sent);
+    }
+
     fn poll<T: Transport>(
         &mut self,
         io: &mut T,

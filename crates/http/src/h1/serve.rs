@@ -445,7 +445,13 @@ async fn respond<T: Transport>(
     if r.version() > Version::Http09 {
         head::write(plan, r, framing, &mut out);
     }
-    let sent = send::send(io, timer, r, framing, out).await;
+    let sent = match r.response.uploading.0.take() {
+        None => send::send(io, timer, r, framing, out).await,
+        Some(upload) => {
+            let uploading = (&mut *body, &*upload);
+            send::send_while_uploading(io, timer, r, framing, out, uploading).await
+        }
+    };
     r.completed = sent.is_ok();
     if let Err(error) = sent {
         return broken(io, plan, r, error);

@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     body::{Body, Chunk, Fault, FileSlice, Source},
+    client::{BodyError, Client},
     request::Request,
 };
 
@@ -84,6 +85,12 @@ impl Origin {
 pub trait ReadAhead {
     /// Reads what there is and what there is room for. The task is woken when more comes.
     fn read_ahead(&self, cx: &mut Context<'_>);
+}
+
+/// A request body of which the rest comes from a client that has got a part of the response already.
+pub trait Upload {
+    /// Takes what there is of it, and sends it on; ready when no more is wanted.
+    fn poll_upload(&self, client: &mut dyn Client, cx: &mut Context<'_>) -> Poll<()>;
 }
 
 /// A piece that waits for the client.
@@ -145,7 +152,11 @@ impl Pace {
 
 /// Puts a body that is still coming into the response.
 pub fn attach<C: Codec>(r: &mut Request, inflow: Inflow<C>, buffered: bool) {
+    let uploads = inflow.sender.as_ref().is_some_and(Sender::takes_from_client);
     let inflow = Rc::new(RefCell::new(inflow));
+    if uploads {
+        r.response.uploading.0 = Some(Rc::new(Uploading(inflow.clone())));
+    }
     if buffered {
         r.response.ahead.0 = Some(Rc::new(Ahead(inflow.clone())));
     }
@@ -172,6 +183,14 @@ struct Ahead<C>(Rc<RefCell<Inflow<C>>>);
 impl<C: Codec> ReadAhead for Ahead<C> {
     fn read_ahead(&self, cx: &mut Context<'_>) {
         self.0.borrow_mut().poll_ahead(cx);
+    }
+}
+
+struct Uploading<C>(Rc<RefCell<Inflow<C>>>);
+
+impl<C: Codec> Upload for Uploading<C> {
+    fn poll_upload(&self, client: &mut dyn Client, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.borrow_mut().poll_send(Some(client), cx)
     }
 }
 
@@ -320,22 +339,14 @@ impl<C: Codec> Inflow<C> {
                 allowed => usize::try_from(allowed).unwrap_or(usize::MAX),
             },
         };
+        let _ = self.poll_send(None, cx);
+        if self.ended.is_some() {
+            return Poll::Ready(());
+        }
         let Some(origin) = &mut self.origin else {
             self.ended.get_or_insert(Err(Fault::Upstream));
             return Poll::Ready(());
         };
-        if let Some(sender) = &mut self.sender {
-            let before = sender.sent;
-            let sent = sender.poll(&mut self.codec, &mut origin.link.stream, None, cx);
-            let count = sender.sent - before;
-            if count > 0 {
-                self.state.with(|attempt| attempt.sent += count);
-            }
-            if let Poll::Ready(Err(error)) = sent {
-                self.stop_sending(&error);
-                return Poll::Ready(());
-            }
-        }
         let mut buf = buffers::take(room.min(READ_BYTES).min(allowance));
         match origin.link.stream.poll_read(cx, &mut buf) {
             Poll::Pending => {
@@ -363,12 +374,48 @@ impl<C: Codec> Inflow<C> {
         Poll::Ready(())
     }
 
-    /// The rest of the request cannot be sent: what comes of the response still does.
+    /// Sends what can be sent of the rest of the request; ready when that is over.
+    fn poll_send(
+        &mut self,
+        client: Option<&mut (dyn Client + '_)>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let (Some(sender), Some(origin)) = (&mut self.sender, &mut self.origin) else {
+            return Poll::Ready(());
+        };
+        let before = sender.sent;
+        let sent = sender.poll(&mut self.codec, &mut origin.link.stream, client, cx);
+        let count = sender.sent - before;
+        if count > 0 {
+            self.state.with(|attempt| attempt.sent += count);
+            // Who still takes the request is not expected to have answered.
+            self.timer.arm(self.timeout_ms);
+        }
+        match sent {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(())) if self.codec.goes_on() => {}
+            Poll::Ready(Ok(())) => self.sender = None,
+            Poll::Ready(Err(error)) => self.stop_sending(&error),
+        }
+        Poll::Ready(())
+    }
+
+    /// The rest of the request cannot be sent: what comes of the response still does, unless it is the
+    /// client's fault.
     fn stop_sending(&mut self, error: &SendError) {
         if let SendError::File(error) = error {
             let cause = Errno(error);
             let text = format!("pread() of a request body failed ({cause}) while reading upstream");
             self.state.complain(Severity::Crit, text);
+        }
+        if let SendError::Client(error) = error {
+            let text = match error {
+                BodyError::Gone => "client prematurely closed connection",
+                BodyError::TimedOut => "client timed out (110: Connection timed out)",
+                BodyError::TooLarge => "client intended to send too large body",
+                BodyError::Malformed => "client sent invalid chunked body",
+            };
+            self.fail(Severity::Info, text.to_owned());
         }
         self.sender = None;
         if let Some(origin) = &mut self.origin {

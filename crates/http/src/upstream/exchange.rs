@@ -491,7 +491,11 @@ impl<P: Protocol> Exchange<'_, P> {
         self.sent_any |= *was_sent;
         let failure = match came {
             Came::Head { framing, body_at } => {
-                let sender = codec.goes_on().then(|| sender.detach());
+                // What is left of the request goes on while the response comes.
+                // DIFFERS(early-answer-goes-on): nginx stops sending a request body that it has buffered
+                // (`ngx_http_upstream_send_request_handler`).
+                let goes_on = codec.goes_on() || !request_sent && reading.broken.is_none();
+                let sender = goes_on.then(|| sender.detach());
                 let buf = reading.buf;
                 return Ok(Arrived { link, codec, framing, buf, body_at, request_sent, sender });
             }

@@ -164,10 +164,19 @@ impl<'a> Sender<'a> {
         self.ended && self.head_sent == self.head.len() && self.queue.is_empty()
     }
 
-    /// The rest of the request, when its head is out.
-    pub fn detach(self) -> Sender<'static> {
-        debug_assert_eq!(self.head_sent, self.head.len());
+    /// The rest of the request, which goes its own way.
+    pub fn detach(mut self) -> Sender<'static> {
+        let rest = &self.head[self.head_sent..];
+        if !rest.is_empty() {
+            self.queued += rest.len();
+            self.queue.push_front(Bytes::copy_from_slice(rest));
+        }
         Sender { head: &[], head_sent: 0, ..self }
+    }
+
+    /// Whether some of the body is still to come from the client.
+    pub fn takes_from_client(&self) -> bool {
+        matches!(self.body, Source::Client { .. }) && !self.ended
     }
 
     fn push<C: Codec>(&mut self, codec: &mut C, bytes: Bytes, last: bool) {

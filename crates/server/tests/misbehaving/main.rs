@@ -6,6 +6,7 @@ mod connect;
 mod connections;
 mod directives;
 mod downloads;
+mod duplex;
 mod http2;
 mod names;
 mod requests;
