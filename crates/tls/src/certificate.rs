@@ -37,6 +37,13 @@ struct Pair {
     current: RwLock<Arc<CertifiedKey>>,
 }
 
+impl KeyPair {
+    /// The certificates, the own one first.
+    pub(crate) fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.0.chain
+    }
+}
+
 impl Chain {
     /// Reads all certificates of a PEM file. The error is the text behind the file's name.
     pub fn from_pem(text: &[u8]) -> Result<Chain, String> {

@@ -4,23 +4,27 @@
 //! `proxy_ssl_*` sets up.
 //! Invariant: what is resumed is verified like what is new.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{
+    Arc, Mutex, OnceLock, PoisonError, Weak,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use forebay_rt::{pool, transport::Transport};
 use rustls::{
-    CommonState, HandshakeKind,
+    CommonState, HandshakeKind, NamedGroup,
     client::{ClientSessionMemoryCache, Resumption, UnbufferedClientConnection},
     crypto::{CryptoProvider, aws_lc_rs::default_provider},
-    pki_types::ServerName,
+    pki_types::{CertificateDer, ServerName},
     sign::SingleCertAndKey,
 };
 
 use crate::{
     certificate::KeyPair,
+    ciphers::Ciphers,
     error::{ConnectError, Failure},
     handshake::{self, Exchange, Party, Trouble},
     session::Session,
-    settings::ClientSettings,
+    settings::{ClientSettings, Protocols, Trust},
     stream::TlsStream,
     verify::{AnyServer, PROVED, Verdict, Verifier, is_for_host},
 };
@@ -28,17 +32,73 @@ use crate::{
 /// How many upstream names' sessions a configuration keeps.
 const SESSIONS: usize = 1024;
 
-/// How one location speaks TLS to its upstreams. Its sessions are shared by all threads.
+/// How locations speak TLS to their upstreams. Its sessions are shared by all threads, and by whoever says
+/// the same: what a configuration before this one agreed on goes on after a reload.
 #[derive(Debug)]
 pub struct ClientConfig {
+    content: Content,
+    number: u64,
     rustls: Arc<rustls::ClientConfig>,
     verifier: Option<Arc<Verifier>>,
     buffer_bytes: usize,
 }
 
+/// All that two of them may differ in.
+#[derive(Clone, Debug, PartialEq)]
+struct Content {
+    protocols: Protocols,
+    ciphers: Ciphers,
+    groups: Vec<NamedGroup>,
+    /// The certificates of the client; whose key is with it, the first says.
+    chain: Option<Vec<CertificateDer<'static>>>,
+    verify: Option<Trust>,
+    reuse_sessions: bool,
+    send_name: bool,
+    alpn: Vec<Vec<u8>>,
+    buffer_bytes: usize,
+}
+
+impl Content {
+    fn of(settings: &ClientSettings) -> Content {
+        Content {
+            protocols: settings.protocols,
+            ciphers: settings.ciphers.clone(),
+            groups: settings.groups.0.iter().map(|group| group.name()).collect(),
+            chain: settings.certificate.as_ref().map(|pair| pair.chain().to_vec()),
+            verify: settings.verify.clone(),
+            reuse_sessions: settings.reuse_sessions,
+            send_name: settings.send_name,
+            alpn: settings.alpn.clone(),
+            buffer_bytes: settings.buffer_bytes,
+        }
+    }
+}
+
+/// Those that are in use.
+static KNOWN: Mutex<Vec<Weak<ClientConfig>>> = Mutex::new(Vec::new());
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
 impl ClientConfig {
-    /// Builds it; the error says what cannot work together.
+    /// Builds it, or finds the one that says the same; the error says what cannot work together.
     pub fn new(settings: &ClientSettings) -> Result<Arc<ClientConfig>, String> {
+        let content = Content::of(settings);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|config| config.strong_count() > 0);
+        let found = known.iter().filter_map(Weak::upgrade).find(|config| config.content == content);
+        if let Some(config) = found {
+            return Ok(config);
+        }
+        let built = Arc::new(ClientConfig::build(settings, content)?);
+        known.push(Arc::downgrade(&built));
+        Ok(built)
+    }
+
+    /// Tells it from all others that there are or were.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn build(settings: &ClientSettings, content: Content) -> Result<ClientConfig, String> {
         let provider = Arc::new(CryptoProvider {
             cipher_suites: settings.ciphers.suites(),
             kx_groups: settings.groups.0.clone(),
@@ -68,11 +128,13 @@ impl ClientConfig {
             true => Resumption::store(Arc::new(ClientSessionMemoryCache::new(SESSIONS))),
             false => Resumption::disabled(),
         };
-        Ok(Arc::new(ClientConfig {
+        Ok(ClientConfig {
+            content,
+            number: NUMBERS.fetch_add(1, Relaxed),
             rustls: Arc::new(config),
             verifier,
             buffer_bytes: settings.buffer_bytes,
-        }))
+        })
     }
 
     /// The same with another certificate to show. Sessions are not resumed: they were made as somebody
@@ -81,7 +143,11 @@ impl ClientConfig {
         let mut config = (*self.rustls).clone();
         config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(pair.current()));
         config.resumption = Resumption::disabled();
+        let chain = Some(pair.chain().to_vec());
         Arc::new(ClientConfig {
+            // No other is ever taken for it: it is not among those that are known.
+            content: Content { chain, ..self.content.clone() },
+            number: NUMBERS.fetch_add(1, Relaxed),
             rustls: Arc::new(config),
             verifier: self.verifier.clone(),
             buffer_bytes: self.buffer_bytes,

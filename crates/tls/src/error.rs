@@ -7,8 +7,11 @@
 use std::{fmt, io};
 
 use rustls::{
-    AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible, PeerMisbehaved,
+    AlertDescription, CertificateError, ContentType, Error, InvalidMessage, PeerIncompatible,
+    PeerMisbehaved,
 };
+
+use crate::hello::ClientHello;
 
 /// A handshake that failed after it began.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,27 +75,59 @@ impl Failure {
         Failure { text: text.into(), peers_fault: false }
     }
 
+    /// Of a client that has no version which is spoken here.
+    pub(crate) fn unsupported_version() -> Failure {
+        Failure::of(&PeerIncompatible::Tls12NotOffered.into())
+    }
+
+    /// Of a client that does not begin with a hello.
+    pub(crate) fn unexpected_message() -> Failure {
+        Failure::of(&Error::HandshakeNotComplete)
+    }
+
+    /// Of a client's handshake; `tls13`: whether it would have been that version.
+    pub(crate) fn of_client(error: &Error, hello: &ClientHello<'_>, tls13: bool) -> Failure {
+        let has_suite = hello.ciphers().any(|suite| matches!(suite, 0x1301..=0x1303));
+        match error {
+            // In TLS 1.2 the group is part of the cipher, and in TLS 1.3 the signature is not.
+            Error::PeerIncompatible(PeerIncompatible::NoKxGroupsInCommon) if !tls13 => {
+                Failure::with((193, "no shared cipher", true), error)
+            }
+            Error::General(text) if text.contains(NO_CERTIFICATE) && tls13 && has_suite => {
+                Failure::with((118, "no suitable signature algorithm", true), error)
+            }
+            _ => Failure::of(error),
+        }
+    }
+
     pub(crate) fn of(error: &Error) -> Failure {
-        let (code, reason, fault) = match error {
+        let reason = match error {
             Error::AlertReceived(alert) => return alert_received(*alert),
             Error::PeerIncompatible(what) => incompatible(what),
             Error::PeerMisbehaved(what) => misbehaved(what),
             Error::InvalidMessage(what) => invalid_message(what),
             Error::InvalidCertificate(what) => certificate(what),
+            Error::InappropriateMessage { got_type: ContentType::ApplicationData, .. } => {
+                (245, "unexpected record", true)
+            }
             Error::InappropriateMessage { .. }
             | Error::InappropriateHandshakeMessage { .. }
             | Error::HandshakeNotComplete => (244, "unexpected message", true),
             Error::DecryptError => (281, "decryption failed or bad record mac", true),
             Error::PeerSentOversizedRecord => (150, "encrypted length too long", true),
             // The certificates are of no use with the ciphers that both sides have.
-            Error::General(text) if text.contains("no server certificate chain") => {
+            Error::General(text) if text.contains(NO_CERTIFICATE) => {
                 (193, "no shared cipher", true)
             }
             Error::NoApplicationProtocol => (235, "no application protocol", true),
             Error::NoCertificatesPresented => (199, "peer did not return a certificate", true),
             _ => (68, "internal error", false),
         };
-        // What rustls knows beyond OpenSSL's reason.
+        Failure::with(reason, error)
+    }
+
+    /// What rustls knows beyond OpenSSL's reason follows it.
+    fn with((code, reason, fault): Reason, error: &Error) -> Failure {
         let detail = error.to_string();
         let text = format!(
             "SSL_do_handshake() failed (SSL: error:{:08X}:SSL routines::{reason}:{detail})",
@@ -101,6 +136,9 @@ impl Failure {
         Failure { text, peers_fault: fault }
     }
 }
+
+/// How rustls words that none of the certificates will do.
+const NO_CERTIFICATE: &str = "no server certificate chain";
 
 /// A number of OpenSSL's `sslerr.h`, its text, and whether it is the peer's doing.
 type Reason = (u32, &'static str, bool);
@@ -151,7 +189,8 @@ fn invalid_message(what: &InvalidMessage) -> Reason {
     use InvalidMessage as I;
     match what {
         I::InvalidContentType | I::UnknownProtocolVersion => (267, "wrong version number", true),
-        I::HandshakePayloadTooLarge | I::CertificatePayloadTooLarge | I::MessageTooLarge => {
+        I::MessageTooLarge => (198, "packet length too long", true),
+        I::HandshakePayloadTooLarge | I::CertificatePayloadTooLarge => {
             (152, "excessive message size", true)
         }
         I::UnexpectedMessage(_) => (244, "unexpected message", true),

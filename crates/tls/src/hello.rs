@@ -22,17 +22,22 @@ pub(crate) enum Scan {
     Plain,
     /// TLS, but not a ClientHello that can be read: rustls will say what is wrong.
     Odd,
+    /// A hello in the form of SSLv2, which nothing that is spoken here begins with.
+    Old,
+    /// Another message of a handshake than the first.
+    NotHello,
     /// The body of the message, without its header.
     Hello(Vec<u8>),
 }
 
 /// Looks at what has come.
+///
+/// DIFFERS(ssl-empty-record): OpenSSL waits for the rest of a hello behind an empty record.
 pub(crate) fn scan(input: &[u8]) -> Scan {
     match input.first() {
         None => return Scan::Partial,
         Some(&HANDSHAKE) => {}
-        // 0x80: the long form of an SSLv2 hello.
-        Some(first) if first & 0x80 != 0 => return Scan::Odd,
+        Some(first) if first & 0x80 != 0 => return scan_old(input),
         Some(_) => return Scan::Plain,
     }
     let mut message = Vec::new();
@@ -51,7 +56,10 @@ pub(crate) fn scan(input: &[u8]) -> Scan {
             && let Some(&[a, b, c]) = size.first_chunk::<3>()
         {
             let size = u32::from_be_bytes([0, a, b, c]) as usize;
-            if *kind != CLIENT_HELLO || size > MAX_HELLO_BYTES {
+            if *kind != CLIENT_HELLO {
+                return Scan::NotHello;
+            }
+            if size > MAX_HELLO_BYTES {
                 return Scan::Odd;
             }
             if message.len() >= size + 4 {
@@ -67,6 +75,19 @@ pub(crate) fn scan(input: &[u8]) -> Scan {
     }
 }
 
+/// SSLv2: a length of fifteen bits, then the message (`ssl3_get_record`).
+fn scan_old(input: &[u8]) -> Scan {
+    let Some((&[high, low, kind], rest)) = input.split_first_chunk::<3>() else {
+        return Scan::Partial;
+    };
+    let len = usize::from(u16::from_be_bytes([high & 0x7f, low]));
+    match (kind, len) {
+        (CLIENT_HELLO, 9..) if rest.len() + 1 < len => Scan::Partial,
+        (CLIENT_HELLO, 9..) => Scan::Old,
+        _ => Scan::Odd,
+    }
+}
+
 /// What a client says of itself.
 #[derive(Debug, Default)]
 pub struct ClientHello<'a> {
@@ -76,6 +97,7 @@ pub struct ClientHello<'a> {
     groups: &'a [u8],
     signature_schemes: &'a [u8],
     versions: &'a [u8],
+    legacy_version: u16,
     resumes: bool,
 }
 
@@ -89,7 +111,8 @@ impl<'a> ClientHello<'a> {
     }
 
     fn read(&mut self, body: &mut Reader<'a>) -> Option<()> {
-        body.take(2 + 32)?;
+        self.legacy_version = body.u16()?;
+        body.take(32)?;
         body.vec8()?;
         self.ciphers = body.vec16()?;
         body.vec8()?;
@@ -119,6 +142,12 @@ impl<'a> ClientHello<'a> {
     pub fn alpn(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut list = Reader(self.alpn);
         std::iter::from_fn(move || list.vec8())
+    }
+
+    /// The version that it is logged with when it has none that is spoken here (RFC 8996).
+    pub(crate) fn outdated(&self) -> Option<u16> {
+        let is_old = self.versions.is_empty() && (1..0x0303).contains(&self.legacy_version);
+        is_old.then_some(self.legacy_version)
     }
 
     /// Whether TLS 1.3 is among the versions that the client speaks (RFC 8446 §4.2.1).
@@ -261,12 +290,14 @@ mod tests {
 
     #[test]
     fn other_first_bytes_are_told_apart() {
-        let cases: [(&[u8], Scan); 6] = [
+        let cases: [(&[u8], Scan); 8] = [
             (b"GET / HTTP/1.1\r\n", Scan::Plain),
             (b"\r\n", Scan::Plain),
-            (b"\x80\x2e\x01\x03\x01", Scan::Odd),
+            (b"\x80\x2e\x01\x03\x01", Scan::Partial),
+            (b"\x80\x09\x01\x03\x01\x00\x00\x00\x00\x00\x00", Scan::Old),
+            (b"\xff\xff\xff", Scan::Odd),
             (b"\x16\x03\x01\x00\x00", Scan::Odd),
-            (b"\x16\x03\x01\x00\x04\x02\x00\x00\x00", Scan::Odd),
+            (b"\x16\x03\x01\x00\x04\x02\x00\x00\x00", Scan::NotHello),
             (b"\x16\x03\x01\x00\x04\x01\xff\x00\x00", Scan::Odd),
         ];
         for (input, want) in cases {

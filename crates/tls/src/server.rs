@@ -254,6 +254,14 @@ pub async fn accept<T: Transport>(
         match scan(&exchange.input) {
             Scan::Hello(body) => break body,
             Scan::Odd => break Vec::new(),
+            Scan::Old => {
+                alert(&mut io, 0x0301, 70).await;
+                return Err(AcceptError::Failed(Failure::unsupported_version()));
+            }
+            Scan::NotHello => {
+                alert(&mut io, 0x0303, 10).await;
+                return Err(AcceptError::Failed(Failure::unexpected_message()));
+            }
             Scan::Plain => return Err(AcceptError::PlainText(exchange.input, io)),
             Scan::Partial => {}
         }
@@ -265,21 +273,31 @@ pub async fn accept<T: Transport>(
         }
     };
     let hello = ClientHello::parse(&body);
+    if let Some(version) = hello.outdated() {
+        alert(&mut io, version, 70).await;
+        return Err(AcceptError::Failed(Failure::unsupported_version()));
+    }
     let config = match choose(&hello) {
         Choice::Serve(config) => config,
         Choice::Reject => {
-            alert(&mut io, 112).await;
+            alert(&mut io, 0x0303, 112).await;
             return Err(AcceptError::Rejected);
         }
         Choice::Abort => {
-            alert(&mut io, 80).await;
+            alert(&mut io, 0x0303, 80).await;
             let text =
                 "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)";
             return Err(AcceptError::Failed(Failure::internal(text)));
         }
     };
     let shaken = shake(&mut io, &config, exchange, &hello).await;
-    let (shaken, mut session) = shaken.map_err(AcceptError::from)?;
+    let (shaken, mut session) = shaken.map_err(|trouble| match trouble {
+        Trouble::Closed(error) => AcceptError::Closed(error),
+        Trouble::Failed(error) => {
+            let tls13 = config.tls13 && hello.offers_tls13();
+            AcceptError::Failed(Failure::of_client(&error, &hello, tls13))
+        }
+    })?;
     session.server_name = hello.server_name().map(Box::from);
     if config.keep_hello {
         session.hello = Some(body.into_boxed_slice());
@@ -459,9 +477,10 @@ fn session(
     Ok(session)
 }
 
-/// Sends a fatal alert in the clear.
-async fn alert<T: Transport>(io: &mut T, description: u8) {
-    let mut record = vec![21, 3, 3, 0, 2, 2, description];
+/// Sends a fatal alert in the clear, in records of that version.
+async fn alert<T: Transport>(io: &mut T, version: u16, description: u8) {
+    let [major, minor] = version.to_be_bytes();
+    let mut record = vec![21, major, minor, 0, 2, 2, description];
     // Whoever is gone already needs none.
     let _ = handshake::flush(io, &mut record).await;
 }

@@ -170,7 +170,7 @@ pub fn group_name(group: u16) -> String {
 }
 
 /// What certificates of peers are held against.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
     /// The roots, and certificates on the way to them.
     pub certificates: Vec<CertificateDer<'static>>,

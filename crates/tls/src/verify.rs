@@ -5,7 +5,7 @@
 //! answers 495 or 496 afterwards, and an upstream is left with a line in the log, as in nginx.
 //! Invariant: a session that is resumed is verified as a new one is.
 
-use std::{cell::Cell, collections::HashSet, fmt, time::SystemTime};
+use std::{cell::Cell, collections::HashSet, fmt, net::IpAddr, time::SystemTime};
 
 use rustls::{
     DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
@@ -277,12 +277,25 @@ fn code_of(error: &PkiError) -> u32 {
 
 /// Whether a certificate is for that host (`X509_check_host`, as `ngx_ssl_check_host` calls it): its
 /// alternative names, or its common name if it has none.
+///
+/// DIFFERS(upstream-address-names): an address is held against the alternative names that are addresses
+/// (`X509_check_ip`), which nginx does not ask.
 pub(crate) fn is_for_host(der: &CertificateDer<'_>, host: &str) -> bool {
     use x509_parser::extensions::GeneralName;
     let Some(certificate) = Certificate::parse(der) else { return false };
     let host = host.strip_suffix('.').unwrap_or(host);
     let names = certificate.parsed().subject_alternative_name().ok().flatten();
     let names = names.map(|extension| &extension.value.general_names[..]).unwrap_or_default();
+    if let Ok(address) = host.parse::<IpAddr>() {
+        let octets = match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        let is_it = |name: &GeneralName<'_>| matches!(name, GeneralName::IPAddress(bytes) if *bytes == octets);
+        if names.iter().any(is_it) {
+            return true;
+        }
+    }
     let mut dns = names.iter().filter_map(|name| match name {
         GeneralName::DNSName(name) => Some(*name),
         _ => None,

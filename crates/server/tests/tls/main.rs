@@ -2,6 +2,7 @@
 //! two are to agree, against nginx. What needs a program that is not installed says so.
 
 mod configuration;
+mod failures;
 mod handshakes;
 mod http2;
 mod ocsp;

@@ -98,8 +98,8 @@ impl Settings {
 /// How a location speaks TLS to its upstreams.
 pub struct Client {
     config: Arc<ClientConfig>,
-    /// Tells its connections from those of others; never the same again.
-    number: u64,
+    /// Tells its connections from those of others; the same after a reload that changes nothing.
+    number: (u64, u64),
     name: Option<Template>,
     /// A client certificate whose name holds variables.
     dynamic: Option<(Template, Template, PairLoader)>,
@@ -164,7 +164,9 @@ impl Client {
         };
         let config = ClientConfig::new(&built).map_err(|why| Error::emerg(cx.span, why))?;
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        Ok(Client { config, number: NUMBERS.fetch_add(1, Relaxed), name, dynamic })
+        // Files that variables name may have changed.
+        let own = dynamic.as_ref().map_or(0, |_| NUMBERS.fetch_add(1, Relaxed));
+        Ok(Client { number: (config.number(), own), config, name, dynamic })
     }
 
     /// Whom to speak to where there is no request: health checks. `None`: variables say who.

@@ -28,7 +28,7 @@ const NO_MATCH: &str = "error:0A0000B9:SSL routines::no cipher match";
 const NAMED: usize = 3;
 
 /// Which cipher suites are spoken, the preferred first.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ciphers {
     tls13: Vec<u16>,
     tls12: Vec<u16>,

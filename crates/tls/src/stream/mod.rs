@@ -142,6 +142,11 @@ impl State {
         self.input = Input { bytes, from: 0, to: plain.len(), sealed: plain.len() };
     }
 
+    /// Whether only the peer can bring anything to do.
+    fn is_quiet(&self) -> bool {
+        self.is_idle() && self.input.bytes.is_empty()
+    }
+
     /// Whether nothing is under way in either direction: an idle connection may be kept.
     pub fn is_idle(&self) -> bool {
         self.output.is_empty()
@@ -363,6 +368,14 @@ impl<T: Transport> Transport for TlsStream<T> {
             }
         }
         result
+    }
+
+    fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match (&mut self.io, &self.phase) {
+            // What lies here already, or is to leave before anything is waited for, is a read's to see to.
+            (Some(io), Phase::Open(state)) if state.is_quiet() => io.poll_readable(cx),
+            _ => Poll::Ready(()),
+        }
     }
 
     fn poll_write(
