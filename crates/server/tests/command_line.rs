@@ -219,6 +219,16 @@ fn mistakes_in_directives_are_told_as_by_nginx() {
         "events {} http { server { server_name .; } }",
         "events {} http { server { server_name *.; } }",
         "events {} http { server { server_name ~; } }",
+        "events {} http { error_page 499 /x; }",
+        "events {} http { disable_symlinks off from=$document_root; }",
+        "events {} http { types { text/html html; text/plain Html; } }",
+        "events {} http { server { return 200 ${; } }",
+        "events {} http { server { return 200 ${a; } }",
+        "events {} http { server { return 200 ${}; } }",
+        "events {} http { server { location ~ ( { } } }",
+        "events {} http { server { location ~ [a { } } }",
+        "events {} http { map $uri $x { ~(a 1; } }",
+        "events {} http { server { if ($uri ~ '(?<n>a') { } } }",
     ] {
         let ((ours, code), (theirs, their_code)) =
             (tested(Path::new(FOREBAY), text), tested(&nginx, text));

@@ -10,7 +10,7 @@
 
 mod pcre;
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use forebay_conf::{Error, Span};
 
@@ -44,23 +44,27 @@ impl Regex {
     /// Errors: the cause in the words of the pattern compiler, after nginx's
     /// `pcre2_compile() failed: `.
     pub fn compile(pattern: &[u8], caseless: bool, span: Span) -> Result<Regex, Error> {
-        let fail = |cause: String| {
+        let fail = |cause: &str| {
             let shown = String::from_utf8_lossy(pattern);
-            let cause = cause.lines().last().unwrap_or_default().trim().to_owned();
             Error::emerg(span, format!("pcre2_compile() failed: {cause} in \"{shown}\""))
         };
-        let text = std::str::from_utf8(pattern).map_err(|_| fail("invalid UTF-8".to_owned()))?;
-        let (engine, names) = match linear(text, caseless).map_err(|why| fail(why.to_owned()))? {
-            Some(regex) => {
+        let text = std::str::from_utf8(pattern).map_err(|_| fail("invalid UTF-8"))?;
+        let (engine, names) = match linear(text, caseless).map_err(fail)? {
+            Ok(regex) => {
                 let names = owned(regex.capture_names());
                 (Engine::Linear(Arc::new(regex)), names)
             }
-            None => {
-                let regex = bounded(text, caseless).map_err(fail)?;
+            Err(first) => {
+                let regex = bounded(text, caseless)
+                    .map_err(|second| fail(&pcre::cause(&first.to_string(), &second)))?;
                 let names = owned(regex.capture_names());
                 (Engine::Bounded(Arc::new(regex)), names)
             }
         };
+        if twice(&names) {
+            // PCRE2_DUPNAMES is not set.
+            return Err(fail("two named subpatterns have the same name"));
+        }
         let groups = names.len();
         let named = names.into_iter().enumerate();
         let names = named.filter_map(|(n, name)| Some((n, name?.into()))).collect();
@@ -130,11 +134,19 @@ impl Regex {
     }
 }
 
-/// The pattern for the engine that never backtracks; `None` if it needs the other.
-fn linear(text: &str, caseless: bool) -> Result<Option<regex::bytes::Regex>, &'static str> {
+/// The pattern for the engine that never backtracks; the inner error if it needs the other.
+fn linear(
+    text: &str,
+    caseless: bool,
+) -> Result<Result<regex::bytes::Regex, regex::Error>, &'static str> {
     let written = pcre::write(text, Dialect::Linear)?;
     let mut builder = regex::bytes::RegexBuilder::new(&written.text);
-    Ok(builder.case_insensitive(caseless).unicode(written.utf).build().ok())
+    Ok(builder.case_insensitive(caseless).unicode(written.utf).build())
+}
+
+fn twice(names: &[Option<String>]) -> bool {
+    let mut seen = HashSet::new();
+    names.iter().flatten().any(|name| !seen.insert(name))
 }
 
 fn bounded(text: &str, caseless: bool) -> Result<fancy_regex::Regex, String> {

@@ -542,7 +542,7 @@ impl Template {
         let len = body.iter().take_while(|b| is_name(b)).count();
         let name = std::str::from_utf8(&body[..len]).unwrap_or_default();
         let mut after = &body[len..];
-        if braced {
+        if braced && rest.len() > 1 {
             if after.first() != Some(&b'}') {
                 let text = format!("the closing bracket in \"{name}\" variable is missing");
                 return Err(Error::emerg(span, text));

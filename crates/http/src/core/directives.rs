@@ -988,7 +988,7 @@ fn disable_symlinks(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
         Some("if_not_owner") => Symlinks::IfNotOwner { from },
         Some(_) if from.is_none() => Symlinks::Off,
         Some(_) => {
-            let text = "invalid parameter \"from\": it has no meaning with \"off\"".to_owned();
+            let text = "\"from=\" cannot be used with \"off\" parameter".to_owned();
             return Err(Error::emerg(n.span, text));
         }
         None => {
@@ -1121,11 +1121,12 @@ fn server_tokens(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     Ok(())
 }
 
-fn types(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Done {
+fn types(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     let types = c.own.types.get_or_insert_default();
     // Only this level holds it while its directives are being read.
     let types = Arc::get_mut(types).expect("not shared before inheritance");
-    types.read(n.block.as_deref().unwrap_or_default())
+    types.read(n.block.as_deref().unwrap_or_default(), cx.loader);
+    Ok(())
 }
 
 fn listen(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {

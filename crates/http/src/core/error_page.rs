@@ -53,11 +53,10 @@ impl ErrorPage {
         for arg in codes {
             let code = number(&arg.value).ok_or_else(|| invalid(arg))?;
             if code == 499 || !(300..=599).contains(&code) {
-                let text = if code == 499 {
-                    "value \"499\" must be between 300 and 599".to_owned()
-                } else {
-                    format!("value \"{code}\" must be between 300 and 599")
-                };
+                if code == 499 {
+                    return Err(invalid(arg));
+                }
+                let text = format!("value \"{code}\" must be between 300 and 599");
                 return Err(Error::emerg(arg.span, text));
             }
             // nginx: 494, 495, 496 and 497 stand for pages of 400 unless told otherwise.

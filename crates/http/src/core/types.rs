@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use hashbrown::HashMap;
 
-use forebay_conf::{Error, Node};
+use forebay_conf::{Loader, Node};
 
 /// A `types` block, ready to look up.
 #[derive(Debug, Default)]
@@ -28,15 +28,23 @@ impl Types {
     }
 
     /// Reads the lines of a block: `mime/type extension …;`. Several blocks on one level add up.
-    pub fn read(&mut self, lines: &[Node]) -> Result<(), Error> {
+    pub fn read(&mut self, lines: &[Node], loader: &mut Loader<'_>) {
         for line in lines {
             let mime = Bytes::copy_from_slice(&line.name.value);
             for extension in &line.args {
                 let key = extension.value.to_ascii_lowercase().into_boxed_slice();
-                self.by_extension.insert(key, mime.clone());
+                let shown = String::from_utf8_lossy(&key).into_owned();
+                if let Some(before) = self.by_extension.insert(key, mime.clone()) {
+                    // ngx_http_core_type.
+                    let (new, old) = (line.name.lossy(), String::from_utf8_lossy(&before));
+                    let text = format!(
+                        "duplicate extension \"{shown}\", content type: \"{new}\", \
+                         previous content type: \"{old}\""
+                    );
+                    loader.warn(extension.span, text);
+                }
             }
         }
-        Ok(())
     }
 
     /// The type for an extension, whatever its case.

@@ -44,6 +44,41 @@ pub fn write(pattern: &str, dialect: Dialect) -> Result<Written, &'static str> {
     Ok(Written { text: writer.out, utf })
 }
 
+/// What is wrong with a pattern, in PCRE's words where it has some for it: they are what is searched
+/// for.
+pub fn cause(linear: &str, bounded: &str) -> String {
+    let last = |text: &str| text.lines().last().unwrap_or_default().trim().to_owned();
+    // The engine that knows more is asked first; what it hands on to the other it does not explain.
+    let known = [bounded, linear].into_iter().find_map(|text| {
+        CAUSES.iter().find(|(theirs, _)| text.contains(theirs)).map(|(_, words)| *words)
+    });
+    match known {
+        Some(words) => words.to_owned(),
+        None if bounded.contains("Regex error") => last(linear),
+        None => last(bounded),
+    }
+}
+
+/// Words of the engines, and PCRE's.
+const CAUSES: &[(&str, &str)] = &[
+    ("Opening parenthesis without closing", "missing closing parenthesis"),
+    ("end of string not reached", "unmatched closing parenthesis"),
+    ("Target of repeat operator is invalid", "quantifier does not follow a repeatable item"),
+    ("Invalid character class", "missing terminating ] for character class"),
+    ("Backslash without following character", "\\ at end of pattern"),
+    ("Could not parse group name", "syntax error in subpattern name (missing terminator?)"),
+    ("Unknown group flag", "unrecognized character after (? or (?-"),
+    ("Look-behind assertion without constant size", "lookbehind assertion is not fixed length"),
+    ("Invalid back reference", "reference to non-existent subpattern"),
+    ("Invalid group name in back reference", "reference to non-existent subpattern"),
+    ("Invalid escape", "unrecognized character follows \\"),
+    ("Invalid hex escape", "non-hex character in \\x{} (closing brace missing?)"),
+    ("invalid character class range", "range out of order in character class"),
+    ("invalid repetition count range", "numbers out of order in {} quantifier"),
+    ("Unicode property not found", "unknown property after \\P or \\p"),
+    ("exceeds size limit", "regular expression is too large"),
+];
+
 /// Without `(*UTF8)` and the like in front, which matters, and options of newlines and of PCRE's
 /// working, which do not.
 fn without_verbs(mut pattern: &str) -> (&str, bool) {
@@ -478,6 +513,18 @@ mod tests {
         assert_eq!(write("(*ANYCRLF)(*UTF)a", Dialect::Linear), utf("a"));
         assert_eq!(linear("(*LIMIT_MATCH=9)a"), "a");
         assert_eq!(linear("(*FAIL)"), "(*FAIL)");
+    }
+
+    #[test]
+    fn causes_are_told_in_its_words() {
+        let bounded =
+            "Parsing error at position 2: Opening parenthesis without closing parenthesis";
+        assert_eq!(cause("regex parse error:\nerror: x", bounded), "missing closing parenthesis");
+        let linear = "regex parse error:\n  [z-a]\nerror: invalid character class range, the start";
+        let handed_on = "Error compiling regex: Regex error: error parsing pattern 0";
+        assert_eq!(cause(linear, handed_on), "range out of order in character class");
+        assert_eq!(cause("x\nerror: news", handed_on), "error: news");
+        assert_eq!(cause("x", "other"), "other");
     }
 
     #[test]
