@@ -412,7 +412,7 @@ impl<C: Codec> Inflow<C> {
             let text = match error {
                 BodyError::Gone => "client prematurely closed connection",
                 BodyError::TimedOut => "client timed out (110: Connection timed out)",
-                BodyError::TooLarge => "client intended to send too large body",
+                BodyError::TooLarge { .. } => "client intended to send too large body",
                 BodyError::Malformed => "client sent invalid chunked body",
             };
             self.fail(Severity::Info, text.to_owned());
