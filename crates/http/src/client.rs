@@ -1,6 +1,7 @@
 //! The client's side of a request, as handlers see it: whatever the protocol that it came by.
 
 use std::{
+    fmt,
     future::{Future, poll_fn},
     pin::pin,
     task::{Context, Poll},
@@ -44,19 +45,28 @@ impl BodyError {
     }
 }
 
+impl fmt::Display for BodyError {
+    /// As the error log has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BodyError::Gone => f.write_str("client prematurely closed connection"),
+            BodyError::TimedOut => f.write_str("client timed out (110: Connection timed out)"),
+            BodyError::TooLarge { taken, next } => {
+                write!(f, "client intended to send too large chunked body: {taken}+{next} bytes")
+            }
+            BodyError::Malformed => f.write_str("client sent invalid chunked body"),
+        }
+    }
+}
+
 /// Tells why a body did not come (`ngx_http_do_read_client_request_body`,
 /// `ngx_http_request_body_chunked_filter`).
 pub fn complain(r: &Request, error: BodyError) {
     match error {
-        BodyError::Gone => {
-            r.log_error(Severity::Info, format_args!("client prematurely closed connection"));
-        }
-        BodyError::TooLarge { taken, next } => r.log_error(
-            Severity::Error,
-            format_args!("client intended to send too large chunked body: {taken}+{next} bytes"),
-        ),
+        BodyError::Gone => r.log_error(Severity::Info, format_args!("{error}")),
+        BodyError::TooLarge { .. } => r.log_error(Severity::Error, format_args!("{error}")),
         BodyError::Malformed if r.version() <= Version::Http11 => {
-            r.log_error(Severity::Error, format_args!("client sent invalid chunked body"));
+            r.log_error(Severity::Error, format_args!("{error}"));
         }
         BodyError::Malformed | BodyError::TimedOut => {}
     }
@@ -78,6 +88,12 @@ pub trait Client {
     /// nothing happens on the connection.
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
+    }
+
+    /// A client of its own for whoever takes the rest of the body while the answer goes out, who asks
+    /// nobody else for it from now on; `None`: this client cannot do both at once.
+    fn split(&mut self) -> Option<Box<dyn Client>> {
+        None
     }
 
     /// Puts an interim response (103) before the answer, to be sent by [`Client::poll_hints`].

@@ -247,6 +247,14 @@ impl Client for StreamClient {
         Poll::Pending
     }
 
+    fn split(&mut self) -> Option<Box<dyn Client>> {
+        Some(Box::new(StreamClient {
+            handed_out: self.handed_out,
+            failed: self.failed,
+            ..StreamClient::new(self.inbox.clone(), false)
+        }))
+    }
+
     // The connection writes it as soon as the handler waits or answers: before the answer.
     fn hint(&mut self, status: u16, fields: &[Field]) {
         self.inbox.hints.borrow_mut().push((status, fields.to_vec()));

@@ -275,13 +275,25 @@ impl<F: Future<Output = Request>> Conn<F> {
             Poll::Pending => {
                 sending.is_waiting = true;
                 stream.work = Work::Sending(sending);
+                self.after_taking(at);
             }
             Poll::Ready(Next::Broken(fault)) => {
                 let Sending { r, .. } = *sending;
                 self.broken(at, r, fault);
             }
             Poll::Ready(Next::End) => self.end(at, sending.into_request()),
-            Poll::Ready(Next::Some) => self.send_ready(at, sending, allowance),
+            Poll::Ready(Next::Some) => {
+                self.after_taking(at);
+                self.send_ready(at, sending, allowance);
+            }
+        }
+    }
+
+    /// Whoever answers may take the rest of the request meanwhile: more of it may come.
+    fn after_taking(&mut self, at: usize) {
+        let stream = &self.streams[at];
+        if !stream.client_done && stream.inbox.is_read() {
+            self.after_waiting(at);
         }
     }
 

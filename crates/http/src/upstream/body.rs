@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     body::{Body, Chunk, Fault, FileSlice, Source},
-    client::{BodyError, Client},
+    client::Client,
     request::Request,
 };
 
@@ -152,7 +152,7 @@ impl Pace {
 
 /// Puts a body that is still coming into the response.
 pub fn attach<C: Codec>(r: &mut Request, inflow: Inflow<C>, buffered: bool) {
-    let uploads = inflow.sender.as_ref().is_some_and(Sender::takes_from_client);
+    let uploads = inflow.sender.as_ref().is_some_and(Sender::needs_client);
     let inflow = Rc::new(RefCell::new(inflow));
     if uploads {
         r.response.uploading.0 = Some(Rc::new(Uploading(inflow.clone())));
@@ -403,21 +403,16 @@ impl<C: Codec> Inflow<C> {
     /// The rest of the request cannot be sent: what comes of the response still does, unless it is the
     /// client's fault.
     fn stop_sending(&mut self, error: &SendError) {
-        if let SendError::File(error) = error {
-            let cause = Errno(error);
-            let text = format!("pread() of a request body failed ({cause}) while reading upstream");
-            self.state.complain(Severity::Crit, text);
-        }
-        if let SendError::Client(error) = error {
-            let text = match error {
-                BodyError::Gone => "client prematurely closed connection",
-                BodyError::TimedOut => "client timed out (110: Connection timed out)",
-                BodyError::TooLarge { .. } => "client intended to send too large body",
-                BodyError::Malformed => "client sent invalid chunked body",
-            };
-            self.fail(Severity::Info, text.to_owned());
-        }
         self.sender = None;
+        match error {
+            SendError::Upstream(_) => {}
+            SendError::Client(error) => return self.fail(Severity::Info, error.to_string()),
+            SendError::File(error) => {
+                let cause = Errno(error);
+                return self
+                    .fail(Severity::Crit, format!("pread() of a request body failed ({cause})"));
+            }
+        }
         if let Some(origin) = &mut self.origin {
             origin.reusable = false;
         }

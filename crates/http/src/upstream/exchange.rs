@@ -495,7 +495,7 @@ impl<P: Protocol> Exchange<'_, P> {
                 // DIFFERS(early-answer-goes-on): nginx stops sending a request body that it has buffered
                 // (`ngx_http_upstream_send_request_handler`).
                 let goes_on = codec.goes_on() || !request_sent && reading.broken.is_none();
-                let sender = goes_on.then(|| sender.detach());
+                let sender = goes_on.then(|| sender.detach(client));
                 let buf = reading.buf;
                 return Ok(Arrived { link, codec, framing, buf, body_at, request_sent, sender });
             }

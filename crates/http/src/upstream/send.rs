@@ -91,6 +91,8 @@ pub struct Sender<'a> {
     ended: bool,
     /// What the client has sent, as long as nothing was written: another server may get it.
     taken: Vec<Bytes>,
+    /// Who has the rest of the body, once the answer is under way.
+    own: Option<Box<dyn Client>>,
 }
 
 enum Source {
@@ -130,6 +132,7 @@ impl<'a> Sender<'a> {
             sent: 0,
             ended: false,
             taken: Vec::new(),
+            own: None,
         };
         match body {
             Outgoing::None => {}
@@ -165,7 +168,10 @@ impl<'a> Sender<'a> {
     }
 
     /// The rest of the request, which goes its own way.
-    pub fn detach(mut self) -> Sender<'static> {
+    pub fn detach(mut self, client: &mut dyn Client) -> Sender<'static> {
+        if self.takes_from_client() {
+            self.own = client.split();
+        }
         let rest = &self.head[self.head_sent..];
         if !rest.is_empty() {
             self.queued += rest.len();
@@ -175,8 +181,13 @@ impl<'a> Sender<'a> {
     }
 
     /// Whether some of the body is still to come from the client.
-    pub fn takes_from_client(&self) -> bool {
+    fn takes_from_client(&self) -> bool {
         matches!(self.body, Source::Client { .. }) && !self.ended
+    }
+
+    /// The same, and the client has to be brought to it.
+    pub fn needs_client(&self) -> bool {
+        self.takes_from_client() && self.own.is_none()
     }
 
     fn push<C: Codec>(&mut self, codec: &mut C, bytes: Bytes, last: bool) {
@@ -199,8 +210,25 @@ impl<'a> Sender<'a> {
     }
 
     /// Sends what can be sent. `Pending`: for the upstream, or for the client
-    /// ([`Sender::waits_for_client`]); without `client`, what comes from there is not taken.
+    /// ([`Sender::waits_for_client`]). Without `client`, its own is asked, if there is one.
     pub fn poll<C: Codec>(
+        &mut self,
+        codec: &mut C,
+        stream: &mut Stream,
+        client: Option<&mut (dyn Client + '_)>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), SendError>> {
+        let mut own = self.own.take();
+        let polled = match (client, &mut own) {
+            (Some(client), _) => self.poll_of(codec, stream, Some(client), cx),
+            (None, Some(own)) => self.poll_of(codec, stream, Some(&mut **own), cx),
+            (None, None) => self.poll_of(codec, stream, None, cx),
+        };
+        self.own = own;
+        polled
+    }
+
+    fn poll_of<C: Codec>(
         &mut self,
         codec: &mut C,
         stream: &mut Stream,

@@ -2,6 +2,7 @@
 //!
 //! Invariant: each test has a server of its own, and waits for what it can see, never for a time.
 
+mod both_ways;
 mod client;
 mod differential;
 mod floods;

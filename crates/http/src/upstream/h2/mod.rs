@@ -15,6 +15,8 @@
 //! somebody else's body, a connection that breaks costs one request, and no byte of one response can
 //! reach another's client. What multiplexing would save, connections, the pool keeps few.
 //!
+//! The rest of a request is sent while its response comes, which is what calls in both directions need.
+//!
 //! Invariant: a session is used again only when its stream is over on both sides and nothing is left
 //! over of a frame.
 

@@ -147,7 +147,7 @@ fn a_request_goes_on_while_its_answer_comes() {
         h2.conn.wait_closed()
     });
     let body = pattern(200_000);
-    for how in ["", "client_body_buffer_size 1k;", "proxy_buffering off;"] {
+    for how in [UPLOADS, ["proxy_buffering off;", "", ""]].concat() {
         let server = proxy(origin.addr(), how);
         let got = ask(server.addr(), &post(&body, ""));
         assert!(got == format!("200 {}", body.escape_ascii()), "{how}: {} bytes", got.len());
