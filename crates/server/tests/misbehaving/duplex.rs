@@ -102,7 +102,11 @@ fn a_client_that_leaves_in_its_body_after_an_early_answer_frees_the_upstream() {
         ("", true, "client prematurely closed connection"),
         ("", false, "client timed out"),
         ("x", false, "client sent invalid chunked body"),
-        ("18\r\nabcdefghijklmnopqrstuvwx\r\n", false, "client intended to send too large chunked body"),
+        (
+            "18\r\nabcdefghijklmnopqrstuvwx\r\n",
+            false,
+            "client intended to send too large chunked body",
+        ),
     ] {
         let closed = origin.connections() - origin.open();
         let mut client = client(&server);
