@@ -160,6 +160,14 @@ impl<'a> ClientHello<'a> {
         self.resumes
     }
 
+    /// Whether ChaCha20 is what the client would rather have (`ssl3_choose_cipher`): it has no AES in
+    /// hardware.
+    pub(crate) fn prefers_chacha(&self) -> bool {
+        // RFC 8701: what is only there to see whether it is passed over.
+        let mut offered = self.ciphers().filter(|suite| suite & 0x0f0f != 0x0a0a);
+        matches!(offered.next(), Some(0x1303 | 0xcca8 | 0xcca9))
+    }
+
     /// The cipher suites offered, as their numbers, in the client's order.
     pub fn ciphers(&self) -> impl Iterator<Item = u16> + use<'a> {
         pairs(self.ciphers)

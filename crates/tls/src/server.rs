@@ -46,13 +46,37 @@ const TICKETS: usize = 2;
 /// How one `server {}` speaks TLS.
 #[derive(Debug)]
 pub struct ServerConfig {
-    rustls: Arc<rustls::ServerConfig>,
-    /// The same for clients that resume: a ticket is replaced by one, not by two, as with OpenSSL.
-    resuming: Arc<rustls::ServerConfig>,
+    configs: Configs,
+    /// What clients get that would rather have ChaCha20 than what we prefer: their order counts.
+    chacha: Option<Configs>,
     verifier: Option<Arc<Verifier>>,
     buffer_bytes: usize,
     keep_hello: bool,
     tls13: bool,
+}
+
+/// What rustls is given, by whom it is for.
+#[derive(Clone, Debug)]
+struct Configs {
+    full: Arc<rustls::ServerConfig>,
+    /// The same for clients that resume: a ticket is replaced by one, not by two, as with OpenSSL.
+    resuming: Arc<rustls::ServerConfig>,
+}
+
+impl Configs {
+    fn new(full: rustls::ServerConfig) -> Configs {
+        let mut resuming = full.clone();
+        resuming.send_tls13_tickets = resuming.send_tls13_tickets.min(1);
+        Configs { full: Arc::new(full), resuming: Arc::new(resuming) }
+    }
+
+    /// The same with other certificates.
+    fn with(&self, certificates: &[KeyPair]) -> Configs {
+        let mut config = (*self.full).clone();
+        let certificates = Certificates::new(certificates, config.crypto_provider());
+        config.cert_resolver = Arc::new(certificates);
+        Configs::new(config)
+    }
 }
 
 /// What becomes of a client, by what it says.
@@ -94,9 +118,15 @@ impl ServerConfig {
             config.cert_compressors.clear();
         }
         resume(&mut config, settings);
+        let chacha = settings.prioritize_chacha && settings.prefer_server_ciphers;
+        let chacha = chacha.then(|| {
+            let mut config = config.clone();
+            config.ignore_client_order = false;
+            Configs::new(config)
+        });
         Ok(Arc::new(ServerConfig {
-            resuming: resuming(&config),
-            rustls: Arc::new(config),
+            configs: Configs::new(config),
+            chacha,
             verifier,
             buffer_bytes: settings.buffer_bytes,
             keep_hello: settings.keep_hello,
@@ -106,24 +136,15 @@ impl ServerConfig {
 
     /// The same with other certificates: those whose files have variables in their names.
     pub fn with_certificates(&self, certificates: &[KeyPair]) -> Arc<ServerConfig> {
-        let mut config = (*self.rustls).clone();
-        let certificates = Certificates::new(certificates, config.crypto_provider());
-        config.cert_resolver = Arc::new(certificates);
         Arc::new(ServerConfig {
-            resuming: resuming(&config),
-            rustls: Arc::new(config),
+            configs: self.configs.with(certificates),
+            chacha: self.chacha.as_ref().map(|configs| configs.with(certificates)),
             verifier: self.verifier.clone(),
             buffer_bytes: self.buffer_bytes,
             keep_hello: self.keep_hello,
             tls13: self.tls13,
         })
     }
-}
-
-fn resuming(config: &rustls::ServerConfig) -> Arc<rustls::ServerConfig> {
-    let mut config = config.clone();
-    config.send_tls13_tickets = config.send_tls13_tickets.min(1);
-    Arc::new(config)
 }
 
 /// Sessions and tickets, bound to what the server demands of its clients: one made elsewhere is not
@@ -316,7 +337,11 @@ async fn shake<T: Transport>(
     hello: &ClientHello<'_>,
 ) -> Result<(Shaken, Session), Trouble> {
     let tls12 = !(config.tls13 && hello.offers_tls13());
-    let rustls = if hello.resumes_tls13() { &config.resuming } else { &config.rustls };
+    let configs = match &config.chacha {
+        Some(chacha) if hello.prefers_chacha() => chacha,
+        _ => &config.configs,
+    };
+    let rustls = if hello.resumes_tls13() { &configs.resuming } else { &configs.full };
     let connection = UnbufferedServerConnection::new(rustls.clone());
     let mut party = Observed::new(connection.map_err(Trouble::Failed)?, tls12);
     let run = handshake::run(io, &mut party, &mut exchange).await;

@@ -213,6 +213,9 @@ pub struct ServerSettings {
     pub ciphers: Ciphers,
     /// `ssl_prefer_server_ciphers`.
     pub prefer_server_ciphers: bool,
+    /// `ssl_conf_command Options PrioritizeChaCha`: with that, ChaCha20 all the same for clients that would
+    /// rather have it.
+    pub prioritize_chacha: bool,
     /// `ssl_ecdh_curve`.
     pub groups: Groups,
     /// The protocols offered by ALPN, the preferred first.
@@ -239,6 +242,7 @@ impl Default for ServerSettings {
             protocols: Protocols::default(),
             ciphers: Ciphers::default(),
             prefer_server_ciphers: false,
+            prioritize_chacha: false,
             groups: Groups::default(),
             alpn: Vec::new(),
             buffer_bytes: 16 << 10,

@@ -11,6 +11,7 @@ mod files;
 mod load;
 mod rotation;
 mod slow;
+mod tls;
 mod upgrade;
 mod upheaval;
 

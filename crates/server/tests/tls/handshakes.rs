@@ -246,7 +246,8 @@ fn commands_of_openssl_are_obeyed() {
     if !have("openssl") {
         return;
     }
-    let cases: [(&str, &[&str], &str); 5] = [
+    let preferring = "Options ServerPreference,PrioritizeChaCha";
+    let cases: [(&str, &[&str], &str); 9] = [
         ("Ciphersuites TLS_CHACHA20_POLY1305_SHA256", &["-tls1_3"], "TLS_CHACHA20_POLY1305_SHA256"),
         (
             "CipherString ECDHE-ECDSA-AES128-GCM-SHA256",
@@ -256,6 +257,27 @@ fn commands_of_openssl_are_obeyed() {
         ("Curves P-384", &["-tls1_3"], "ECDH, secp384r1"),
         ("MaxProtocol TLSv1.2", &[], "New, TLSv1.2"),
         ("MinProtocol TLSv1.3", &["-tls1_2"], "alert protocol version"),
+        // A server's order, and those who would rather have the other.
+        (
+            preferring,
+            &["-ciphersuites", "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"],
+            "TLS_CHACHA20_POLY1305_SHA256",
+        ),
+        (
+            preferring,
+            &["-ciphersuites", "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"],
+            "TLS_CHACHA20_POLY1305_SHA256",
+        ),
+        (
+            "Options ServerPreference",
+            &["-ciphersuites", "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384"],
+            "TLS_AES_256_GCM_SHA384",
+        ),
+        (
+            "Options -ServerPreference",
+            &["-ciphersuites", "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384"],
+            "TLS_AES_128_GCM_SHA256",
+        ),
     ];
     for (command, words, want) in cases {
         let http = server(&format!("ssl_conf_command {command}; return 200 x;"));

@@ -6,6 +6,7 @@ mod failures;
 mod handshakes;
 mod http2;
 mod ocsp;
+mod records;
 mod requests;
 mod sessions;
 mod upstream;

@@ -140,6 +140,7 @@ impl Client {
             ciphers: &mut built.ciphers,
             groups: &mut built.groups,
             prefer_server_ciphers: None,
+            prioritize_chacha: None,
         };
         commands::obey(&mut changes, commands, loader)?;
         let mut dynamic = None;

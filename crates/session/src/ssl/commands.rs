@@ -14,6 +14,8 @@ pub struct Changes<'a> {
     pub groups: &'a mut Groups,
     /// Whose order of ciphers counts; a client has no say.
     pub prefer_server_ciphers: Option<&'a mut bool>,
+    /// Whether clients that would rather have ChaCha20 get it all the same.
+    pub prioritize_chacha: Option<&'a mut bool>,
 }
 
 /// Obeys the commands of a server.
@@ -27,6 +29,7 @@ pub fn of_server(
         ciphers: &mut settings.ciphers,
         groups: &mut settings.groups,
         prefer_server_ciphers: Some(&mut settings.prefer_server_ciphers),
+        prioritize_chacha: Some(&mut settings.prioritize_chacha),
     };
     obey(&mut changes, commands, loader)
 }
@@ -85,7 +88,11 @@ fn change(
             Some(3) => {}
             _ => return Err(refuse("no protocol is left".to_owned())),
         },
-        "options" => return options(to, text).map_err(refuse),
+        "options" => {
+            for remark in options(to, text).map_err(refuse)? {
+                loader.info(value.span, remark);
+            }
+        }
         _ => return Err(refuse("this command is not supported".to_owned())),
     }
     match to.protocols.tls12 || to.protocols.tls13 {
@@ -105,7 +112,9 @@ fn version(text: &str) -> Option<u8> {
     })
 }
 
-fn options(to: &mut Changes<'_>, list: &str) -> Result<(), String> {
+/// Obeys a list of options; what is taken and changes nothing is remarked on.
+fn options(to: &mut Changes<'_>, list: &str) -> Result<Vec<String>, String> {
+    let mut remarks = Vec::new();
     for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let (on, option) = match word.strip_prefix('-') {
             Some(option) => (false, option),
@@ -117,6 +126,11 @@ fn options(to: &mut Changes<'_>, list: &str) -> Result<(), String> {
                     **prefer = on;
                 }
             }
+            "prioritizechacha" => {
+                if let Some(prioritize) = &mut to.prioritize_chacha {
+                    **prioritize = on;
+                }
+            }
             // As it is here anyway: what costs nothing to promise.
             "norenegotiation"
             | "noresumptiononrenegotiation"
@@ -125,17 +139,23 @@ fn options(to: &mut Changes<'_>, list: &str) -> Result<(), String> {
             | "dhsingle"
             | "antireplay"
             | "nocompression"
+            | "middleboxcompat"
                 if on => {}
             "compression"
             | "unsafelegacyrenegotiation"
             | "unsafelegacyserverconnect"
             | "clientrenegotiation"
             | "allownodhekex"
+            | "ktls"
                 if !on => {}
-            // Faster, where it can be had; it changes nothing that is seen.
-            "ktls" | "prioritizechacha" | "middleboxcompat" | "bugs" | "emptyfragments" => {}
+            // nginx sends files through it; here they are sealed where they are read.
+            "ktls" => remarks.push("the option KTLS changes nothing here".to_owned()),
+            // Of versions and ciphers that are not spoken.
+            "bugs" | "emptyfragments" => {
+                remarks.push(format!("the option {option} changes nothing here"));
+            }
             _ => return Err(format!("the option {word} is not supported")),
         }
     }
-    Ok(())
+    Ok(remarks)
 }
