@@ -13,11 +13,12 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::socket::{UnixAddr, getsockname};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::errno::Errno;
@@ -262,6 +263,12 @@ fn bound_to(socket: &Socket) -> io::Result<Addr> {
         Some(path) => Ok(Addr::Unix(path.to_path_buf())),
         None => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
     }
+}
+
+/// The name that our end of a unix socket is bound to.
+pub fn unix_path(socket: RawFd) -> Option<PathBuf> {
+    let address: UnixAddr = getsockname(socket).ok()?;
+    address.path().map(Path::to_owned)
 }
 
 /// Removes the file of a unix socket; nginx does so when the last process that listens exits

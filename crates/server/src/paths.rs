@@ -4,6 +4,8 @@
 //! Two layouts. Without `-p`, that of a package: `/etc/nginx`, `/var/log/nginx`, `/run`. With
 //! `-p`, that of nginx's own build: everything below the prefix, in `conf` and `logs`.
 //!
+//! DIFFERS(prefix-layout): a packaged nginx has full names compiled in, which `-p` does not change.
+//!
 //! Invariant: names only; nothing is opened here.
 
 use std::path::{Path, PathBuf};

@@ -3,11 +3,13 @@
 use std::{
     io::Write as _,
     net::{IpAddr, SocketAddr},
+    os::unix::ffi::OsStrExt as _,
     sync::OnceLock,
 };
 
 use forebay_rt::{
     clock,
+    listen::unix_path,
     tcp_info::{TcpInfo, tcp_info},
 };
 use forebay_session::var::Registry;
@@ -35,7 +37,14 @@ pub(super) fn register(registry: &mut Registry<Request>) {
     registry.builtin("pid", |_, out| put_number(out, std::process::id().into()));
     registry.builtin("remote_addr", |r, out| put_ip(out, r.remote()));
     registry.builtin("remote_port", |r, out| put_port(out, r.remote().port()));
-    registry.builtin("server_addr", |r, out| put_ip(out, &r.connection.local));
+    registry.builtin("server_addr", |r, out| {
+        let path = match &r.connection.local {
+            Peer::Unix => r.connection.socket.and_then(unix_path),
+            Peer::Inet(_) => None,
+        };
+        put_ip(out, &r.connection.local)
+            && path.is_none_or(|path| put(out, path.as_os_str().as_bytes()))
+    });
     registry.builtin("server_port", |r, out| put_port(out, r.connection.local.port()));
     registry.builtin("tcpinfo_rtt", |r, out| tcp(r, out, |tcp| tcp.rtt));
     registry.builtin("tcpinfo_rttvar", |r, out| tcp(r, out, |tcp| tcp.rtt_variance));

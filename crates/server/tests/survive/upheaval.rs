@@ -11,7 +11,7 @@ use forebay_testkit::tempdir::TempDir;
 use forebay_testkit::{Kind, Server, Signal, process, wait_for};
 
 use crate::load::Load;
-use crate::{LIMIT, ask_new, conf, is_nginx, narrow, pattern, request, start, start_to_weigh};
+use crate::{LIMIT, ask, ask_new, conf, is_nginx, narrow, pattern, request, start, start_to_weigh};
 
 fn text_load(server: &Server) -> Load {
     Load::start(server.addr(), 2, 2, |_, _| "/text".to_owned())
@@ -241,7 +241,8 @@ fn a_port_in_use_is_told_and_ends_the_start() {
 
 #[test]
 fn a_unix_socket_serves_and_goes_with_the_server() {
-    let inside = "listen unix:{prefix}/sock;";
+    let inside = "listen unix:{prefix}/sock;
+        location = /who { return 200 \"$remote_addr $remote_port|$server_addr|$server_port\"; }";
     let mut server = start(&conf("", inside));
     let sock = server.prefix().join("sock");
     let mut client = Client::connect_unix(&sock).expect("connect");
@@ -249,6 +250,8 @@ fn a_unix_socket_serves_and_goes_with_the_server() {
         client.send(&request("/text")).expect("send");
         assert_eq!(client.read_response(false).expect("response").body, b"alive");
     }
+    let who = ask(&mut client, "/who").expect("response").body;
+    assert_eq!(String::from_utf8_lossy(&who), format!("unix: |unix:{}|", sock.display()));
     assert!(server.stop(), "{}", server.error_log());
     assert!(!sock.exists());
 }
