@@ -296,7 +296,7 @@ impl<P: Protocol> Exchange<'_, P> {
             r.upstream.with(|attempt| attempt.connect_ms = Some(0));
             let mut was_sent = false;
             match self.converse(r, client, link, true, &mut was_sent).await {
-                // nginx takes this for a failure of the server, and asks the
+                // DIFFERS(stale-connection): nginx takes this for a failure of the server, and asks the
                 // next one where `proxy_next_upstream error` says so.
                 Err(None) if !was_sent || self.may_send_again(r) => {}
                 Err(None) => {

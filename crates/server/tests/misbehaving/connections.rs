@@ -93,6 +93,44 @@ fn a_steady_load_opens_no_new_connections() {
     });
     // A client may ask again before its last connection is back in the pool.
     assert!(origin.connections() <= 32, "{} connections", origin.connections());
+    assert_eq!(waiting_for_the_end_of_time(origin.addr().port()), 0);
+}
+
+/// How many sockets of this machine are in TIME_WAIT with that port at one end.
+fn waiting_for_the_end_of_time(port: u16) -> usize {
+    const TIME_WAIT: &str = "06";
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("a table of sockets");
+    let end = format!(":{port:04X}");
+    let is_one = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().take(4).collect();
+        matches!(words[..], [_, from, to, TIME_WAIT] if from.ends_with(&end) || to.ends_with(&end))
+    };
+    table.lines().filter(is_one).count()
+}
+
+#[test]
+fn a_stale_connection_is_no_failure_of_its_server() {
+    // Each connection answers once, and ends when the next request has come.
+    let stale = Origin::start(|conn| {
+        conn.request()?;
+        conn.send(OK)?;
+        conn.request()?;
+        Ok(())
+    });
+    let other = Origin::answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother");
+    let http = format!(
+        "upstream o {{ server {}; server {} backup; keepalive 2; }}",
+        stale.addr(),
+        other.addr()
+    );
+    let server = start(Kind::Forebay, &http, "location / { proxy_pass http://o; }");
+    let mut client = client(&server);
+    for _ in 0..4 {
+        assert_eq!(ask_on(&mut client, GET), (200, "ok".to_owned()));
+    }
+    let want = format!("/ 200 [{}] [200]", stale.addr());
+    assert_eq!(crate::last_access(&server, 4), want);
+    assert_eq!(other.connections(), 0);
 }
 
 #[test]

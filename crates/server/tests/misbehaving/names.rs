@@ -2,9 +2,9 @@
 
 use forebay_testkit::Kind;
 use forebay_testkit::dns::{A, DnsServer, Record, Reply};
-use forebay_testkit::origin::Origin;
+use forebay_testkit::origin::{Gate, Origin};
 
-use crate::{ask, get, of_both, start, wait_logged};
+use crate::{ask, client, get, of_both, start, wait_logged};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -89,4 +89,82 @@ fn a_service_gives_ports() {
     let server = start(Kind::Forebay, &http, "location / { proxy_pass http://o; }");
     let met = || ask(server.addr(), &get("/")) == "200 ok";
     assert!(forebay_testkit::wait_for(met, crate::LIMIT), "{}", server.error_log());
+}
+
+#[test]
+fn a_request_waits_for_the_first_answer_about_a_name() {
+    let origin = Origin::answering(OK);
+    let port = origin.addr().port();
+    let gate = Gate::new();
+    let behind = gate.clone();
+    let dns = DnsServer::start(move |query| {
+        behind.wait();
+        match (query.name.as_str(), query.kind) {
+            ("late.test", A) => {
+                vec![Reply::records(query, &[Record::addr("late.test", 60, "127.0.0.1")])]
+            }
+            _ => vec![Reply::code(query, 3)],
+        }
+    });
+    let http = format!(
+        "resolver {} ipv6=off; upstream late {{ server late.test:{port} resolve; }}
+         upstream none {{ server none.test:{port} resolve; }}
+         upstream some {{ server none.test:{port} resolve; server {}; }}",
+        dns.addr(),
+        origin.addr()
+    );
+    let inside =
+        "location /late { proxy_pass http://late; } location /none { proxy_pass http://none; }
+                  location /some { proxy_pass http://some; } location /here { return 204; }";
+    let server = start(Kind::Forebay, &http, inside);
+    let mut waiting: Vec<_> = ["/late", "/none"]
+        .map(|path| {
+            let mut client = client(&server);
+            client.send(&get(path)).unwrap();
+            client
+        })
+        .into();
+    // By then both were looked at; who has another server does not wait.
+    assert!(ask(server.addr(), &get("/here")).starts_with("204"));
+    assert_eq!(ask(server.addr(), &get("/some")), "200 ok");
+    assert_eq!(origin.requests().len(), 1);
+    gate.open();
+    assert_eq!(waiting[0].read_response(false).unwrap().body, b"ok");
+    assert_eq!(waiting[1].read_response(false).unwrap().status, 502);
+    // From now on nobody waits.
+    assert_eq!(ask(server.addr(), &get("/none")), "502");
+}
+
+#[test]
+fn nobody_waits_for_a_name_longer_than_the_resolver_does() {
+    let dns = DnsServer::start(|_| Vec::new());
+    let http = format!(
+        "resolver {} ipv6=off; resolver_timeout 300ms;
+         upstream silent {{ server silent.test:80 resolve; }}",
+        dns.addr()
+    );
+    let server = start(Kind::Forebay, &http, "location / { proxy_pass http://silent; }");
+    assert_eq!(ask(server.addr(), &get("/")), "502");
+}
+
+#[test]
+fn idle_connections_to_addresses_that_are_gone_are_closed() {
+    let origin = Origin::answering(OK);
+    let port = origin.addr().port();
+    let gone = Gate::new();
+    let is_gone = gone.clone();
+    let dns = DnsServer::start(move |query| match (query.kind, is_gone.is_open()) {
+        (A, false) => vec![Reply::records(query, &[Record::addr("a.test", 0, "127.0.0.1")])],
+        (A, true) => vec![Reply::records(query, &[Record::addr("a.test", 60, "127.0.0.2")])],
+        _ => vec![Reply::records(query, &[])],
+    });
+    let http = format!(
+        "upstream a {{ resolver {} valid=1s ipv6=off; server a.test:{port} resolve; keepalive 8; }}",
+        dns.addr()
+    );
+    let server = start(Kind::Forebay, &http, "location / { proxy_pass http://a; }");
+    assert_eq!(ask(server.addr(), &get("/")), "200 ok");
+    assert_eq!(origin.open(), 1);
+    gone.open();
+    origin.wait_closed(1);
 }

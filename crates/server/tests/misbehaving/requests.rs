@@ -119,6 +119,23 @@ fn decoded_line_ends_do_not_become_lines() {
 }
 
 #[test]
+fn a_method_that_is_none_is_not_sent() {
+    let inside = "location ~ (?s)^/(?<m>.*)$ { proxy_pass http://ORIGIN; proxy_method $m; }";
+    for (path, want) in [
+        ("/PURGE", Some("PURGE /PURGE HTTP/1.1")),
+        ("/", Some("GET / HTTP/1.1")),
+        ("/GET%20/admin%20HTTP/1.1", None),
+        ("/G%0d%0aE", None),
+    ] {
+        let request = String::from_utf8(get(path)).unwrap();
+        let (got, requests, bytes) = passed(Kind::Forebay, inside, &request);
+        let line = requests.first().map(|request| request.line());
+        assert_eq!(line.as_deref(), want, "{path}: {got}");
+        assert!(want.is_some() || got == "500" && bytes.is_empty(), "{path}: {got}");
+    }
+}
+
+#[test]
 fn the_request_is_written_as_the_directives_say() {
     let table: &[(&str, &str, &str)] = &[
         (

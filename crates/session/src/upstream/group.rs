@@ -3,9 +3,12 @@
 //! Invariant: settings never change once loaded; what changes is in [`Live`].
 
 use std::{
-    any::Any,
+    collections::HashSet,
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use arc_swap::ArcSwap;
@@ -16,8 +19,9 @@ use super::{
     Peer, Pick, Selection,
     address::Target,
     balance::{self, Ring},
-    health, keepalive,
-    peer::{State, Weights},
+    health,
+    keepalive::{self, AnyPool},
+    peer::{self, State, Weights},
     queue::{Queue, QueueSettings},
     resolve::Located,
     select::{Key, Text},
@@ -180,7 +184,7 @@ pub(crate) struct Shared {
     /// Held while a server is chosen and while a failure is counted.
     lock: Mutex<()>,
     pub queue: Arc<Queue>,
-    pool: OnceLock<Box<dyn Any + Send + Sync>>,
+    pool: OnceLock<Box<dyn AnyPool>>,
 }
 
 impl Shared {
@@ -206,6 +210,8 @@ pub(crate) struct Live {
     pub peers: ArcSwap<Peers>,
     /// Where each server is.
     located: Mutex<Vec<Vec<Located>>>,
+    /// Whether that has been told, or needs no telling.
+    told: Box<[AtomicBool]>,
 }
 
 /// A group of servers.
@@ -263,9 +269,9 @@ impl Group {
         if self.settings.keepalive.connections == 0 {
             return None;
         }
-        let new = || -> Box<dyn Any + Send + Sync> { Box::new(keepalive::Pool::<C>::default()) };
+        let new = || -> Box<dyn AnyPool> { Box::new(keepalive::Pool::<C>::default()) };
         let pool = self.live().shared.pool.get_or_init(new);
-        Some(pool.downcast_ref().expect("one type of connection for each group"))
+        Some(pool.as_any().downcast_ref().expect("one type of connection for each group"))
     }
 
     /// All peers, as they are now: first those that are asked first.
@@ -288,8 +294,12 @@ impl Group {
             false => server.addrs.iter().cloned().map(Located::plain).collect(),
         });
         let located: Vec<_> = located.collect();
+        let is_told = |(server, located): (&Server, &Vec<Located>)| {
+            AtomicBool::new(!server.resolve || !located.is_empty())
+        };
+        let told = self.settings.servers.iter().zip(&located).map(is_told).collect();
         let peers = ArcSwap::from_pointee(self.assemble(&shared, &located, old, false));
-        Live { shared, peers, located: Mutex::new(located) }
+        Live { shared, peers, located: Mutex::new(located), told }
     }
 
     /// What the configuration before found for a server of that name.
@@ -313,6 +323,7 @@ impl Group {
     pub(crate) fn take_over(&self, old: &Group) {
         let before = old.peers();
         let _ = self.live.set(self.make(old.live().shared.clone(), &before));
+        self.forget_gone(self.live());
     }
 
     /// The addresses of a server have changed. Peers that stay keep all.
@@ -327,7 +338,35 @@ impl Group {
         let peers = self.assemble(&live.shared, &located, &self.peers(), true);
         live.peers.store(Arc::new(peers));
         drop(located);
+        self.forget_gone(live);
         live.shared.wake_all();
+    }
+
+    /// The first answer about a server's name has come, whatever it was.
+    pub(crate) fn told(&self, server: usize) {
+        let live = self.live();
+        if !live.told[server].swap(true, Relaxed) {
+            live.shared.wake_all();
+        }
+    }
+
+    /// How requests wait for the first answer about names, where there is no server before it.
+    ///
+    /// DIFFERS(resolve-waits): nginx answers 502 until then.
+    pub(crate) fn waits_for_names(&self, peers: &Peers) -> Option<QueueSettings> {
+        let (_, timeout_ms) = self.settings.resolver.as_ref()?;
+        let silent = || self.live().told.iter().any(|told| !told.load(Relaxed));
+        let waits = peers.iter().next().is_none() && silent();
+        // No more than there are connections from clients.
+        waits.then_some(QueueSettings { length: usize::MAX, timeout_ms: *timeout_ms })
+    }
+
+    /// Closes the idle connections to addresses at which there is no server any more.
+    fn forget_gone(&self, live: &Live) {
+        let Some(pool) = live.shared.pool.get() else { return };
+        let peers = live.peers.load();
+        let keys: HashSet<&peer::Key> = peers.iter().map(|peer| &peer.key).collect();
+        pool.retain(&|key| keys.contains(key));
     }
 
     /// Makes the lists of peers. What is in `old` under the same server and address is gone on with:

@@ -14,6 +14,7 @@
 //! in which one is put in and another taken out.
 
 use std::{
+    any::Any,
     cell::Cell,
     collections::VecDeque,
     future::poll_fn,
@@ -103,6 +104,27 @@ pub struct Counts {
 
 /// The idle connections of a group.
 pub struct Pool<C: Idle>(Arc<Inner<C>>);
+
+/// A [`Pool`] whatever its connections are.
+pub(crate) trait AnyPool: Any + Send + Sync {
+    /// Closes the connections to other addresses than these.
+    fn retain(&self, is_known: &dyn Fn(&Key) -> bool);
+
+    /// The pool itself.
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<C: Idle> AnyPool for Pool<C> {
+    fn retain(&self, is_known: &dyn Fn(&Key) -> bool) {
+        for shard in self.0.made() {
+            self.0.remove(shard, |item| !is_known(&item.key), |counts| &mut counts.evicted);
+        }
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
 
 struct Inner<C> {
     /// One for each thread, made when it first keeps a connection.

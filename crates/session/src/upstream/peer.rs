@@ -115,7 +115,7 @@ impl Average {
 }
 
 /// An address that is cloned without taking memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Tcp(SocketAddr),
     Unix(Arc<Path>),

@@ -74,6 +74,7 @@ fn told(upstream: &Weak<Upstream>, index: usize, outcome: &Outcome, log: &ErrorL
             }
         }
     }
+    group.told(index);
 }
 
 /// The addresses of an answer; those of a service have their own ports and weights, and all but the

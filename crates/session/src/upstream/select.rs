@@ -22,6 +22,8 @@ pub struct Selection {
     pub(crate) bound: Text,
     /// When it began to wait in the queue; 0: it did not.
     pub(crate) queued_ms: u64,
+    /// See [`Selection::limit_tries`].
+    max_tries: u32,
 }
 
 /// What a method knows about a request.
@@ -96,7 +98,14 @@ impl Selection {
             key,
             bound: Text::default(),
             queued_ms: 0,
+            max_tries: 0,
         }
+    }
+
+    /// The request has waited, and there may be other servers than before; it has tried none.
+    pub(crate) fn begin_again(&mut self, peers: &Peers) {
+        self.tries = peers.primary.tries + peers.backup.tries;
+        self.limit_tries(self.max_tries);
     }
 
     /// How many servers may still be tried (nginx's `pc->tries`), while a lease is held that one
@@ -107,6 +116,7 @@ impl Selection {
 
     /// Not more than that many (`proxy_next_upstream_tries`); 0: as many as there are.
     pub fn limit_tries(&mut self, max: u32) {
+        self.max_tries = max;
         if max > 0 {
             self.tries = self.tries.min(max);
         }

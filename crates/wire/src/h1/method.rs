@@ -1,5 +1,7 @@
 //! Request methods as ngx_http_parse_request_line recognises them (case-sensitively).
 
+use crate::class::TOKEN;
+
 /// A request method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[allow(missing_docs)]
@@ -23,6 +25,11 @@ pub enum Method {
     /// Any other; its text is in `Head::method_span`. nginx's NGX_HTTP_UNKNOWN.
     #[default]
     Other,
+}
+
+/// Whether a text can be a method (RFC 9110 §9.1: a token).
+pub fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|ch| TOKEN[usize::from(*ch)])
 }
 
 impl Method {

@@ -19,6 +19,6 @@ pub use framing::{
 };
 pub use head::{Field, Head, Options, Parser, Progress, UriFlags, Version};
 pub use host::validate_host;
-pub use method::Method;
+pub use method::{Method, is_token};
 pub use response::{BadResponse, ResponseField, ResponseHead, ResponseParser};
 pub use response_field::ResponseFieldId;

@@ -31,7 +31,7 @@ use forebay_session::{
     ssl::client::{Client as Secure, Identity},
     var::{Registry, Template},
 };
-use forebay_wire::h1::{BodyLength, FieldId, ResponseFieldId, ResponseHead, encode};
+use forebay_wire::h1::{BodyLength, FieldId, ResponseFieldId, ResponseHead, encode, is_token};
 
 use self::{
     pass::{Pass, Url},
@@ -42,6 +42,7 @@ use self::{
 use crate::{
     client::Client,
     core,
+    error_log::Lossy,
     handler::{Flow, Handler},
     module::{self, ANY, Builder, Cx, Directive, Module, PassesTo, set},
     plan::Kind,
@@ -551,7 +552,14 @@ impl<S: Speech> Protocol for Handing<S> {
             _ => None,
         };
         let mut scratch = Vec::new();
-        job.head = request::method(r, &self.parts(&job), &mut scratch) == b"HEAD";
+        let method = request::method(r, &self.parts(&job), &mut scratch);
+        // DIFFERS(proxy-method-token): nginx writes whatever the variables of `proxy_method` hold.
+        if self.method.is_some() && !is_token(method) {
+            let text = format_args!("invalid method \"{}\" to proxy", Lossy(method));
+            r.log_error(Severity::Error, text);
+            return Err(500);
+        }
+        job.head = method == b"HEAD";
         Ok(job)
     }
 

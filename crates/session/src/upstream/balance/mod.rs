@@ -30,18 +30,23 @@ const MAX_TRIES: u32 = 20;
 pub(crate) fn pick(group: &Group, selection: &mut Selection, now_ms: u64) -> Pick {
     let live = group.live();
     let peers = live.peers.load();
+    if selection.queued_ms > 0 && selection.tried.is_empty() {
+        selection.begin_again(&peers);
+    }
     if let Some(lease) = choose(group, live, &peers, selection, now_ms) {
         return Pick::Peer(lease);
     }
     // Who has tried a server and failed does not wait for another.
-    let Some(settings) = group.settings.queue.filter(|_| selection.tried.is_empty()) else {
+    let settings = group.settings.queue.or_else(|| group.waits_for_names(&peers));
+    let Some(settings) = settings.filter(|_| selection.tried.is_empty()) else {
         return Pick::NoneLive;
     };
     let queue = &live.shared.queue;
     let Some(ticket) = queue.enter(settings, &mut selection.queued_ms, now_ms) else {
         return Pick::NoneLive;
     };
-    // A server that became free before the place was taken called nobody.
+    // A server that became free, or known, before the place was taken called nobody.
+    let peers = live.peers.load();
     match choose(group, live, &peers, selection, now_ms) {
         Some(lease) => Pick::Peer(lease),
         None => Pick::Queue(ticket),
