@@ -134,7 +134,8 @@ impl Module for Proxy {
             "1.1",
             ANY,
             Arity::ONE,
-            "The version of HTTP spoken to upstreams.",
+            "The version of HTTP spoken to upstreams; 2 is agreed on by ALPN over TLS, and spoken without \
+             asking in the clear.",
             |c, n, _| {
                 let versions = [
                     ("1.0", HttpVersion::Http10),
@@ -168,7 +169,8 @@ impl Module for Proxy {
             "Host $proxy_host",
             ANY,
             Arity::TWO,
-            "A header field of requests to upstreams; an empty one is not sent.",
+            "A header field of requests to upstreams; an empty one is not sent, nor, in HTTP/2, one that \
+             speaks of the connection.",
             set_header,
         ),
         set(

@@ -186,3 +186,27 @@ fn a_client_that_leaves_takes_the_stream_with_it() {
     origin.wait_closed(1);
     wait_logged(&server, "client prematurely closed connection");
 }
+
+#[test]
+fn a_connection_is_kept_when_the_end_comes_late() {
+    let origin = super::serving(|h2, asked| {
+        let length = if asked.path() == "/empty" { "0" } else { "5" };
+        h2.head(asked.stream, &[(":status", "200"), ("content-length", length)], false)?;
+        if length == "5" {
+            h2.data(asked.stream, b"hello", false)?;
+        }
+        h2.conn.wait_read()?;
+        h2.data(asked.stream, b"", true)
+    });
+    let mut before = 0;
+    for buffering in ["", "proxy_buffering off;"] {
+        for (path, want) in [("/empty", "200 "), ("/", "200 hello")] {
+            let server = with(&group(&origin), buffering);
+            for _ in 0..3 {
+                assert_eq!(ask(server.addr(), &get(path)), want);
+            }
+            before += 1;
+            assert_eq!(origin.connections(), before, "{path} {buffering}");
+        }
+    }
+}
