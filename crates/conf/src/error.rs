@@ -230,12 +230,13 @@ impl Diagnostics {
     }
 
     /// Sorts by place, in the order in which nginx reads: the first error then is the one that nginx
-    /// would report. What has no place comes last.
+    /// would report. What has no place comes last, and what several levels found alike is said once.
     pub fn sort(&mut self, sources: &Sources) {
         self.errors.sort_by_cached_key(|e| match e.span {
             Some(span) => (false, sources.reading_order(span)),
             None => (true, Vec::new()),
         });
+        self.errors.dedup_by(|a, b| (a.level, a.span, &a.message) == (b.level, b.span, &b.message));
     }
 
     /// All lines for standard error: nginx's line with `nginx: ` in front, each followed by its
@@ -334,6 +335,7 @@ mod tests {
         let (sources, span) = source(b"a\nb\n");
         let mut diags = Diagnostics::new();
         diags.push(Error::warn(Span { line: 2, ..span }, "second"));
+        diags.push(Error::info(span, "first"));
         diags.push(Error::info(span, "first"));
         assert!(!diags.has_errors());
         assert_eq!(diags.take(Err::<(), _>(Error::global("last"))), None);

@@ -84,3 +84,24 @@ fn lower_case(name: &[u8]) -> Vec<u8> {
         false => name.to_ascii_lowercase(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use forebay_conf::Span;
+
+    use super::*;
+
+    #[test]
+    fn the_host_s_own_name_may_be_a_name() {
+        let arg = |text: &str| Arg {
+            value: text.as_bytes().into(),
+            span: Span::default(),
+            quoted: false,
+        };
+        let own = arg("$HostName");
+        let names = ServerName::parse(&own, &mut Registry::default()).unwrap();
+        assert!(matches!(&names[..], [ServerName::Exact(name)] if **name == *hostname()));
+        assert_eq!(ServerName::shown(&own), hostname());
+        assert_eq!(ServerName::shown(&arg("A.Example")), "a.example");
+    }
+}
