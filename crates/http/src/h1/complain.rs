@@ -47,10 +47,32 @@ pub fn skipped_lines(r: &Request) {
 /// Tells that a head took too long.
 pub fn head_timed_out(r: &mut Request) {
     let input = r.input_mut();
-    if input.head.request_line.is_empty() {
+    let in_line = input.head.request_line.is_empty();
+    if in_line {
         input.head.request_line = Span::new(0, line_end(&input.buf));
+        // What there is of the target is not known to be all of it.
+        input.head.uri = Span::default();
     }
-    timed_out(r, "reading client request headers");
+    let doing =
+        if in_line { "reading client request line" } else { "reading client request headers" };
+    timed_out(r, doing);
+}
+
+/// Tells that nobody asked for anything, on a connection that is not kept.
+pub fn timed_out_idle(connection: &Connection, listening: &dyn fmt::Display) {
+    if connection.requests.get() > 0 {
+        return;
+    }
+    let plan = connection.worker.plan();
+    let client = &connection.remote;
+    plan.location(Default::default()).error_log.write(
+        Severity::Info,
+        Some(connection.number),
+        format_args!(
+            "client timed out (110: Connection timed out) while waiting for request, client: {client}, \
+             server: {listening}"
+        ),
+    );
 }
 
 /// As much of a request line as came is what logs show.

@@ -71,7 +71,10 @@ pub fn serve<T: Transport, G: 'static>(
                 None => match wait(&mut io, &timer, waits_for(&connection)).await {
                     Arrived::Bytes(buf) => buf,
                     Arrived::Closed => return complain::gone_idle(&connection, &listening.addr),
-                    Arrived::Shed | Arrived::TimedOut => return,
+                    Arrived::TimedOut => {
+                        return complain::timed_out_idle(&connection, &listening.addr);
+                    }
+                    Arrived::Shed => return,
                 },
             };
             match Pooled::new(active(&mut io, &timer, &connection, &listening, buf)).await {

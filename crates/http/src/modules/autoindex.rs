@@ -19,7 +19,7 @@ use rustix::{
 };
 
 use self::listing::{Entry, Format};
-use super::static_files::refuse;
+use super::{charset::pages_are_utf8, static_files::refuse};
 use crate::{
     body::Body,
     client::Client,
@@ -154,7 +154,9 @@ impl Lister {
         let mut out = Vec::with_capacity(1024 + 160 * entries.len());
         let content_type = match self.format {
             Format::Html => {
-                listing::html(&mut out, &r.uri, entries, self.exact_size, self.offset());
+                let in_utf8 = pages_are_utf8(r);
+                let (exact, offset) = (self.exact_size, self.offset());
+                listing::html(&mut out, &r.uri, entries, exact, offset, in_utf8);
                 "text/html"
             }
             Format::Xml => {

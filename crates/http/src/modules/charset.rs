@@ -127,6 +127,9 @@ impl Module for Charset {
         if charset == Name::Off && (maps.is_empty() || source == Name::Off) && !named {
             return Ok(());
         }
+        if charset != Name::Off {
+            b.keep(OfPages(charset.clone()));
+        }
         b.filter(CharsetFilter {
             charset,
             source,
@@ -136,6 +139,15 @@ impl Module for Charset {
         });
         Ok(())
     }
+}
+
+/// What `charset` says here.
+struct OfPages(Name);
+
+/// Whether an HTML page that is made here will be in UTF-8.
+pub fn pages_are_utf8(r: &Request) -> bool {
+    let named = r.location().setting::<OfPages>().and_then(|OfPages(name)| value_of(name, r));
+    named.is_some_and(|name| name.eq_ignore_ascii_case(b"utf-8"))
 }
 
 /// `ngx_http_set_charset_slot`.

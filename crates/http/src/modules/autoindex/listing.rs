@@ -77,15 +77,23 @@ macro_rules! put {
     };
 }
 
-/// A page. `offset` is what is added to the times, in seconds.
-pub fn html(out: &mut Vec<u8>, uri: &[u8], entries: &[Entry], exact_size: bool, offset: i64) {
+/// A page. `offset` is what is added to the times, in seconds; `in_utf8`: names are as wide as they have
+/// characters.
+pub fn html(
+    out: &mut Vec<u8>,
+    uri: &[u8],
+    entries: &[Entry],
+    exact_size: bool,
+    offset: i64,
+    in_utf8: bool,
+) {
     out.extend_from_slice(b"<html>\r\n<head><title>Index of ");
     escape_html(uri, out);
     out.extend_from_slice(b"</title></head>\r\n<body>\r\n<h1>Index of ");
     escape_html(uri, out);
     out.extend_from_slice(b"</h1><hr><pre><a href=\"../\">../</a>\r\n");
     for entry in entries {
-        link(out, entry);
+        link(out, entry, in_utf8);
         let t = civil(entry.modified + offset);
         let month = MONTHS[usize::from(t.month) - 1];
         put!(out, " {:02}-{month}-{} {:02}:{:02} ", t.day, t.year, t.hour, t.minute);
@@ -95,7 +103,7 @@ pub fn html(out: &mut Vec<u8>, uri: &[u8], entries: &[Entry], exact_size: bool, 
     out.extend_from_slice(b"</pre><hr></body>\r\n</html>\r\n");
 }
 
-fn link(out: &mut Vec<u8>, entry: &Entry) {
+fn link(out: &mut Vec<u8>, entry: &Entry, in_utf8: bool) {
     let name = &entry.name;
     out.extend_from_slice(b"<a href=\"");
     escape(Kind::UriComponent, name, out);
@@ -103,13 +111,17 @@ fn link(out: &mut Vec<u8>, entry: &Entry) {
         out.push(b'/');
     }
     out.extend_from_slice(b"\">");
-    if name.len() > NAME_WIDTH {
-        escape_html(&name[..NAME_WIDTH - 3], out);
+    // A name that is no UTF-8 is as wide as it has bytes (`ngx_utf8_length`).
+    let text = std::str::from_utf8(name).ok().filter(|_| in_utf8);
+    let mut width = text.map_or(name.len(), |text| text.chars().count());
+    if width > NAME_WIDTH {
+        let shown = NAME_WIDTH - 3;
+        let cut = text.and_then(|text| text.char_indices().nth(shown)).map_or(shown, |(at, _)| at);
+        escape_html(&name[..cut], out);
         out.extend_from_slice(b"..&gt;</a>");
         return;
     }
     escape_html(name, out);
-    let mut width = name.len();
     if entry.is_dir() && width < NAME_WIDTH {
         out.push(b'/');
         width += 1;
@@ -200,7 +212,7 @@ mod tests {
 
     fn line(entry: Entry, exact: bool) -> String {
         let mut out = Vec::new();
-        html(&mut out, b"/", &[entry], exact, 0);
+        html(&mut out, b"/", &[entry], exact, 0, false);
         let text = String::from_utf8(out).expect("text");
         text.lines().nth(4).expect("a line").to_owned()
     }
