@@ -165,6 +165,10 @@ impl<C: Coder> Stream<C> {
         };
         let Progress { used, done } = self.coder.run(&self.input[..take], finish, &mut out)?;
         self.input.advance(used);
+        if self.input.is_empty() {
+            // An empty slice would still hold the memory that an upstream waits for.
+            self.input = Bytes::new();
+        }
         self.spent += used.max(out.len());
         self.total.0 += used as u64;
         self.total.1 += out.len() as u64;
@@ -213,5 +217,42 @@ impl<C: Coder> Source for Stream<C> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, task::Waker};
+
+    use super::*;
+    use crate::upstream::buffers::{self, Room};
+
+    /// Takes all and says nothing until the end.
+    struct Swallow;
+
+    impl Coder for Swallow {
+        fn run(&mut self, input: &[u8], _: Finish, _: &mut Vec<u8>) -> Result<Progress, Fault> {
+            Ok(Progress { used: input.len(), done: true })
+        }
+    }
+
+    /// A piece that counts in a room, and no more for now.
+    struct OnePiece(Option<Bytes>);
+
+    impl Source for OnePiece {
+        fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
+            self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Chunk::Bytes(bytes)))))
+        }
+    }
+
+    #[test]
+    fn what_was_worked_on_is_let_go_before_more_is_waited_for() {
+        let room = Arc::new(Room::default());
+        let bytes = buffers::freeze_in(&room, vec![b'x'; 100]);
+        assert_eq!(room.held(), 100);
+        let body = Body::Stream(Box::new(OnePiece(Some(bytes))));
+        let mut stream = Stream::new(Swallow, body, Sizes::default());
+        assert!(stream.poll_next(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(room.held(), 0);
     }
 }
