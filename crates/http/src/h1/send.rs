@@ -60,11 +60,7 @@ pub async fn send<T: Transport>(
     framing: Framing,
     head: Vec<u8>,
 ) -> Result<(), SendError> {
-    let timeout_ms = r.location().core.send_timeout_ms;
-    let body = if framing.bodiless { Body::Empty } else { std::mem::take(&mut r.response.body) };
-    let pace = Pace::of(r);
-    timer.disarm();
-    r.head_sent = head.len() as u64;
+    let (timeout_ms, body, pace) = begin(timer, r, framing, &head);
     let core = &r.location().core;
     let whole = match pace.is_none() && !framing.chunked {
         true => whole(body, core.sendfile && io.sends_files()),
@@ -83,6 +79,18 @@ pub async fn send<T: Transport>(
     result
 }
 
+fn begin(
+    timer: &Timer,
+    r: &mut Request,
+    framing: Framing,
+    head: &[u8],
+) -> (u64, Body, Option<Pace>) {
+    let body = if framing.bodiless { Body::Empty } else { std::mem::take(&mut r.response.body) };
+    timer.disarm();
+    r.head_sent = head.len() as u64;
+    (r.location().core.send_timeout_ms, body, Pace::of(r))
+}
+
 /// The same while the request body goes on to whom the response comes from.
 pub async fn send_while_uploading<T: Transport>(
     io: &mut T,
@@ -92,11 +100,7 @@ pub async fn send_while_uploading<T: Transport>(
     head: Vec<u8>,
     (request_body, upload): (&mut BodyReader, &dyn Upload),
 ) -> Result<(), SendError> {
-    let timeout_ms = r.location().core.send_timeout_ms;
-    let body = if framing.bodiless { Body::Empty } else { std::mem::take(&mut r.response.body) };
-    let pace = Pace::of(r);
-    timer.disarm();
-    r.head_sent = head.len() as u64;
+    let (timeout_ms, body, pace) = begin(timer, r, framing, &head);
     let mut output = Output::new(r, framing, head, body, pace, io.sends_files());
     // Both sides of the connection are waited for at the same time.
     let reading = Timer::new();

@@ -47,7 +47,8 @@ impl Module for HealthCheck {
             Contexts::LOCATION,
             Arity::ANY,
             "Checks on the servers that this location passes requests to: interval=, jitter=, \
-             fails=, passes=, uri=, mandatory, persistent, match=, port=, keepalive_time=.",
+             fails=, passes=, uri=, mandatory, persistent, match=, port=, keepalive_time=. They ask with \
+             GET and the fields Host and Connection only.",
             |c, n, _| {
                 c.checks.push((directives::health_check(n)?, n.span));
                 Ok(())

@@ -70,7 +70,8 @@ impl Module for Upstream {
             &["file"],
             "",
             Arity::ONE,
-            "A file with the group's servers.",
+            "A file with the group's servers. It is read and never written: nothing changes them while \
+             the server runs.",
             |c, n, cx| c.draft(|s| directives::state(s, n, cx.loader)),
         ),
         in_upstream(

@@ -126,7 +126,7 @@ fn what_is_at_hand_leaves_in_full_segments() {
 
 #[test]
 fn an_upload_without_end_takes_no_memory() {
-    const LENGTH: u64 = 512 << 20;
+    const LENGTH: u64 = 2 << 30;
     let origin = Origin::start(|conn| {
         while let Some(request) = conn.head()? {
             let length = request.value("content-length").and_then(|text| text.parse().ok());

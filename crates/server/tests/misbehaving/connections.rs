@@ -108,15 +108,19 @@ fn waiting_for_the_end_of_time(port: u16) -> usize {
     table.lines().filter(is_one).count()
 }
 
-#[test]
-fn a_stale_connection_is_no_failure_of_its_server() {
-    // Each connection answers once, and ends when the next request has come.
-    let stale = Origin::start(|conn| {
+/// Each of its connections answers once, and ends when the next request has come.
+fn answering_once() -> Origin {
+    Origin::start(|conn| {
         conn.request()?;
         conn.send(OK)?;
         conn.request()?;
         Ok(())
-    });
+    })
+}
+
+#[test]
+fn a_stale_connection_is_no_failure_of_its_server() {
+    let stale = answering_once();
     let other = Origin::answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother");
     let http = format!(
         "upstream o {{ server {}; server {} backup; keepalive 2; }}",
@@ -136,13 +140,7 @@ fn a_stale_connection_is_no_failure_of_its_server() {
 #[test]
 fn a_kept_connection_that_turns_out_closed_is_replaced() {
     of_both(|kind| {
-        // Each connection answers once, and ends when the next request has come.
-        let origin = Origin::start(|conn| {
-            conn.request()?;
-            conn.send(OK)?;
-            conn.request()?;
-            Ok(())
-        });
+        let origin = answering_once();
         let http = format!("upstream o {{ server {}; keepalive 2; }}", origin.addr());
         let server = start(kind, &http, "location / { proxy_pass http://o; }");
         let mut client = client(&server);
@@ -156,12 +154,7 @@ fn a_kept_connection_that_turns_out_closed_is_replaced() {
 #[test]
 fn a_post_is_not_sent_twice_unless_allowed() {
     of_both(|kind| {
-        let origin = Origin::start(|conn| {
-            conn.request()?;
-            conn.send(OK)?;
-            conn.request()?;
-            Ok(())
-        });
+        let origin = answering_once();
         let http = format!("upstream o {{ server {}; keepalive 2; }}", origin.addr());
         for (more, want) in [("", 502), ("proxy_next_upstream error timeout non_idempotent;", 200)]
         {
