@@ -503,7 +503,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::FLAG,
         "Whether changes are learned from the kernel.",
-        |_, n, cx| no_meaning(n, cx, "file system events are not used"),
+        |c, n, cx| {
+            once(c, n)?;
+            no_meaning(n, cx, "file system events are not used")
+        },
     ),
     set(
         "open_file_cache_min_uses",
@@ -630,7 +633,8 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         ANY,
         Arity::ONE,
         "A low-water mark for sending.",
-        |_, n, cx| {
+        |c, n, cx| {
+            once(c, n)?;
             value::set_size(&mut None, n)?;
             no_meaning(n, cx, "Linux has no such limit")
         },
@@ -838,14 +842,24 @@ fn no_meaning(node: &Node, cx: &mut Cx<'_, '_>, why: &str) -> Done {
     Ok(())
 }
 
+/// Whether a directive whose value nobody keeps stands here for the first time.
+fn once(c: &mut Conf, n: &Node) -> Done {
+    match c.own.ignored.insert(n.name().into()) {
+        true => Ok(()),
+        false => Err(value::duplicate(n)),
+    }
+}
+
 /// The sizes of nginx's hash tables.
-fn table_size(_: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
+fn table_size(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
+    once(c, n)?;
     value::set_number::<u64>(&mut None, n)?;
     no_meaning(n, cx, "tables size themselves")
 }
 
 /// `connection_pool_size`, `request_pool_size`.
-fn pool_size(_: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
+fn pool_size(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
+    once(c, n)?;
     value::set_size(&mut None, n)?;
     no_meaning(n, cx, "memory is not taken from pools")
 }

@@ -11,7 +11,7 @@ mod listen;
 mod server_name;
 mod types;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use forebay_rt::threads::{self, Pool};
@@ -414,6 +414,8 @@ pub struct Own {
     pub internal: bool,
     /// `error_log`s; replaced as a whole by an inner level's.
     pub error_log: Option<ErrorLog>,
+    /// Directives without a meaning that stand here, whose values nobody keeps.
+    pub ignored: BTreeSet<Box<str>>,
 }
 
 impl Own {
