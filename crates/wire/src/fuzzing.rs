@@ -5,8 +5,8 @@ pub mod mutate;
 
 use crate::h1::chunked::Decoder;
 use crate::h1::{
-    Options, Parser, Progress, ResponseBody, ResponseParser, Sent, framing, response_framing,
-    validate_host,
+    Method, Options, Parser, Progress, ResponseBody, ResponseParser, Sent, framing,
+    response_framing, validate_host,
 };
 use crate::h2::{
     Head as FrameHead, Priority, RequestBuilder, Settings,
@@ -217,7 +217,8 @@ pub fn h2_request(data: &[u8]) {
     let (mut encoder, mut back) = (Encoder::default(), FieldDecoder::default());
     for block in [first, second] {
         let (mut buf, mut head) = (Vec::new(), crate::h1::Head::default());
-        let mut builder = RequestBuilder::new(&mut buf, &mut head, &opts);
+        let mut builder =
+            RequestBuilder::new(&mut buf, &mut head, &opts).connect_protocol(len & 2 != 0);
         let (mut fields, mut out) = (Vec::new(), Vec::new());
         encoder.begin(&mut out);
         let decoded = decoder.decode(block, |field| {
@@ -228,7 +229,8 @@ pub fn h2_request(data: &[u8]) {
         });
         let framing = builder.finish(len & 1 != 0);
         assert!(decoder.footprint() < 64 << 10);
-        assert!(head.headers.len() <= opts.max_headers + 1);
+        // Those that pseudo-headers become come on top.
+        assert!(head.headers.len() <= opts.max_headers + 3);
         for (name, value) in &fields {
             encoder.field(name, value, Indexing::Kept, &mut out);
         }
@@ -246,6 +248,7 @@ pub fn h2_request(data: &[u8]) {
             assert!(field.name.of(&buf).iter().all(|ch| !ch.is_ascii_uppercase()));
         }
         assert!(head.uri.of(&buf).starts_with(b"/") && framing.host.is_some());
+        assert!(!framing.upgrade || (head.method == Method::Get && len & 2 != 0));
     }
 }
 
