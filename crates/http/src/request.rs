@@ -533,6 +533,11 @@ impl Request {
         self.upstream.end();
     }
 
+    /// A 2xx to CONNECT says that there is a tunnel (RFC 9110 §9.3.6), whoever says it.
+    pub(crate) fn is_refusal_in_disguise(&self) -> bool {
+        matches!(self.response.status, 200..=299) && self.response.tunnel.is_none()
+    }
+
     /// Writes a line to the error log of the location, with nginx's trailer
     /// (`, client: …, server: …, request: "…", host: "…"`).
     #[cold]

@@ -320,7 +320,7 @@ async fn converse<T: Transport>(
         if !client.body.broken() && client.body.discard_ahead().is_err() {
             verdict = Err(Reject::InvalidChunked);
         }
-        if r.input.head.method == Method::Connect && is_refusal_in_disguise(r) {
+        if r.input.head.method == Method::Connect && r.is_refusal_in_disguise() {
             verdict = Err(Reject::Connect);
         }
     }
@@ -341,11 +341,6 @@ async fn converse<T: Transport>(
     }
     log(plan, r);
     next
-}
-
-/// A 2xx to CONNECT says that there is a tunnel (RFC 9110 §9.3.6), whoever says it.
-fn is_refusal_in_disguise(r: &Request) -> bool {
-    matches!(r.response.status, 200..=299) && r.response.tunnel.is_none()
 }
 
 enum HeadError {

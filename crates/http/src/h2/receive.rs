@@ -10,7 +10,8 @@ use std::{cell::RefCell, future::Future, mem, task::Context};
 use forebay_rt::{clock, pool::Pooled};
 use forebay_session::log::Severity;
 use forebay_wire::{
-    h1::{BodyLength, FieldId},
+    Reject,
+    h1::{self, BodyLength, FieldId, Method},
     h2::{
         self as wire, DEFAULT_WINDOW, ErrorCode, Frame, MAX_WINDOW, Priority, Refusal,
         RequestBuilder, Scope, Violation,
@@ -554,7 +555,8 @@ impl<F: Future<Output = Request>> Conn<F> {
             if framing.upgrade {
                 tunnel::offer(input);
             }
-            target::resolve(&mut r, &plan, names).inspect_err(|_| {
+            let resolved = target::resolve(&mut r, &plan, names);
+            resolved.and_then(|()| check_connect(&r)).inspect_err(|_| {
                 // Nor has nginx written it yet when a host or path is none.
                 r.input_mut().head.request_line = Default::default();
             })?;
@@ -642,6 +644,17 @@ impl<F: Future<Output = Request>> Conn<F> {
         if is_worn {
             self.announce();
         }
+    }
+}
+
+/// Whether a CONNECT comes where there are tunnels; else nginx misses its path.
+fn check_connect(r: &Request) -> Result<(), Reject> {
+    if r.method != Method::Connect {
+        return Ok(());
+    }
+    match r.plan.server(r.server).settings.takes_connect {
+        true => h1::check_connect(&r.input.head, &r.input.framing, true),
+        false => Err(Reject::InvalidRequest),
     }
 }
 

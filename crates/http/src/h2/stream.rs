@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use forebay_rt::pool::Pooled;
-use forebay_wire::h2::Priority;
+use forebay_wire::{h1::Method, h2::Priority};
 
 use super::{
     client::{Inbox, StreamClient},
@@ -41,7 +41,12 @@ pub enum Task {
 /// Does that, and gives the request back.
 pub async fn run(mut r: Request, mut client: StreamClient, task: Task) -> Request {
     match task {
-        Task::Answer => engine::answer(&mut r, &mut client).await,
+        Task::Answer => {
+            engine::answer(&mut r, &mut client).await;
+            if r.input.head.method == Method::Connect && r.is_refusal_in_disguise() {
+                engine::reject(&mut r, &mut client, 405).await;
+            }
+        }
         Task::Reject(status) => engine::reject(&mut r, &mut client, status).await,
         Task::PostAction => engine::post_action(&mut r).await,
         Task::Tunnel => {

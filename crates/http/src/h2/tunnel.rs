@@ -1,4 +1,5 @@
-//! A stream that is a tunnel: CONNECT with `:protocol` (RFC 8441), granted by a server behind us.
+//! A stream that is a tunnel: CONNECT (RFC 9113 §8.5), or CONNECT with `:protocol` (RFC 8441), granted
+//! by a server behind us.
 //!
 //! What the client asked for has become an `Upgrade` of HTTP/1 (`wire::h2::request`), and the 101 that
 //! answers it becomes a 200. From then on the stream is a [`Transport`], for the same tunnel that HTTP/1
@@ -168,7 +169,9 @@ pub fn is_accepted(r: &Request) -> bool {
 
 /// Makes the head of a 101 one of HTTP/2.
 pub fn grant(r: &mut Request) {
-    r.response.status = 200;
+    if r.response.status == 101 {
+        r.response.status = 200;
+    }
     r.response.fields.retain(|field| !field.name.eq_ignore_ascii_case(ACCEPT.as_bytes()));
 }
 

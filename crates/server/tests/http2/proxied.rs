@@ -283,6 +283,47 @@ fn other_protocols_are_offered_only_where_a_server_may_grant_them() {
 }
 
 #[test]
+fn connect_opens_a_tunnel_where_there_is_one() {
+    let origin = Origin::start(echo);
+    let closed = Origin::start(|conn| conn.wait_closed());
+    let (open, port) = (origin.addr(), closed.addr().port());
+    let server = start(&format!(
+        "location / {{ tunnel_pass; tunnel_allow_upstream $is_open; }}
+        set $is_open 1; if ($request_port = {port}) {{ set $is_open 0; }}"
+    ));
+    let connect = |target: &str, peer: &mut Peer, stream: u32| {
+        let request =
+            peer.request(stream, &[(":method", "CONNECT"), (":authority", target)], false);
+        peer.send(&request);
+    };
+    let mut peer = Peer::connect(server.addr(), &[]);
+    connect(&open.to_string(), &mut peer, 1);
+    let (_, payload) = peer.next_of(kind::HEADERS).expect("a head");
+    assert_eq!(peer.fields(&payload)[0], (":status".into(), "200".into()));
+    say(&mut peer, 1, b"hello", 0);
+    assert_eq!(hear(&mut peer, 1, 5), b"hello");
+    say(&mut peer, 1, b"bye", flag::END_STREAM);
+    let answer = peer.answer(1);
+    assert_eq!((&answer.body[..], answer.reset), (&b"bye"[..], None));
+    for (stream, target, status) in [
+        (3, closed.addr().to_string(), "403"),
+        (5, "a".to_owned(), "400"),
+        (7, "a:0".to_owned(), "400"),
+    ] {
+        connect(&target, &mut peer, stream);
+        assert_eq!(peer.answer(stream).status(), status, "{target}");
+        // Nothing of what was meant for the tunnel is taken for anything else.
+        say(&mut peer, stream, b"GET / HTTP/1.1\r\n\r\n", flag::END_STREAM);
+    }
+    assert_eq!(peer.ask(9, "/text").body, b"alive");
+    assert_eq!(closed.connections(), 0);
+    let without = start("");
+    let mut peer = Peer::connect(without.addr(), &[]);
+    connect(&open.to_string(), &mut peer, 1);
+    assert_eq!(peer.answer(1).status(), "400");
+}
+
+#[test]
 fn early_hints_precede_the_answer() {
     let hint = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n";
     let origin =

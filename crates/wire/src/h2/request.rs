@@ -232,6 +232,10 @@ impl<'a> RequestBuilder<'a> {
         let start = self.buf.len();
         let text = |span: Option<Span>| span.map_or(0..0, range);
         let (method, path) = (text(self.pseudo.method), text(self.pseudo.path));
+        // RFC 9113 §8.5: what CONNECT has in place of a path.
+        let is_connect = Method::of(&self.buf[method.clone()]) == Method::Connect;
+        let is_tunnel = is_connect && self.pseudo.protocol.is_none();
+        let path = if is_tunnel { text(self.pseudo.authority) } else { path };
         self.head.method = Method::of(&self.buf[method.clone()]);
         if self.is_extended_connect() {
             self.head.method = Method::Get;
@@ -244,7 +248,7 @@ impl<'a> RequestBuilder<'a> {
         let target = self.buf.len();
         self.buf.extend_from_within(path);
         self.head.target = Span::new(target, self.buf.len());
-        self.head.uri = self.head.target;
+        self.head.uri = if is_tunnel { Span::default() } else { self.head.target };
         self.buf.push(b' ');
         let protocol = append(self.buf, b"HTTP/2.0");
         self.head.protocol = Some(protocol);
@@ -289,7 +293,11 @@ impl<'a> RequestBuilder<'a> {
         let upgrade = self.pseudo.protocol.is_some();
         let body = match (length, end_stream) {
             // What follows is not a body.
-            _ if upgrade => BodyLength::None,
+            (None, _) if head.method == Method::Connect => BodyLength::None,
+            (Some(length), _) if length > 0 && upgrade => {
+                return Err(Refusal::Malformed("client sent CONNECT with a body"));
+            }
+            (_, _) if upgrade => BodyLength::None,
             (Some(length), true) if length > 0 => {
                 // RFC 9113 §8.1.1: the DATA frames, of which there are none, must sum up to it.
                 let text = "client announced a body and sent none";
@@ -316,10 +324,25 @@ impl<'a> RequestBuilder<'a> {
         self.check_pseudo()?;
         self.one_host()?;
         if self.head.method == Method::Connect {
-            // nginx misses the path.
-            return Err(Reject::InvalidRequest.into());
+            return self.connect_target();
         }
         Ok(request_line::scan_target(self.buf, self.head.target, self.head)?)
+    }
+
+    /// Host and port of a CONNECT, which must both be there (RFC 9110 §9.3.6).
+    fn connect_target(&mut self) -> Result<(), Refusal> {
+        let target = self.head.target;
+        let text = target.of(self.buf);
+        let colon = memchr::memrchr(b':', text).ok_or(Reject::InvalidRequest)?;
+        let port = &text[colon + 1..];
+        let is_port = port.iter().all(u8::is_ascii_digit) && port.iter().any(|ch| *ch != b'0');
+        if colon == 0 || !is_port {
+            return Err(Reject::InvalidRequest.into());
+        }
+        let start = target.start as usize;
+        self.head.host = Some(Span::new(start, start + colon));
+        self.head.port = Some(Span::new(start + colon + 1, start + text.len()));
+        Ok(())
     }
 
     /// RFC 9113 §8.3.1 and §8.5.
@@ -519,12 +542,23 @@ mod tests {
             (3, ("x", "y")),
             (5, ("connection", "x")),
             (5, ("upgrade", "x")),
+            (5, ("content-length", "1")),
         ] {
             let mut fields = connect;
             fields[at] = field;
             let refused = build_with(&fields, false, true).2.expect_err("refused");
             assert!(matches!(refused, Refusal::Malformed(_)), "{field:?}");
         }
+    }
+
+    #[test]
+    fn connect_names_a_host_and_a_port() {
+        let (head, text, framing) =
+            build(&[(":method", "CONNECT"), (":authority", "a:443")], false);
+        assert_eq!(text, "CONNECT a:443 HTTP/2.0\nhost: a:443\n");
+        let framing = framing.expect("a request");
+        assert_eq!((head.method, framing.body), (Method::Connect, BodyLength::None));
+        assert!(head.uri.is_empty() && head.host.is_some() && head.port.is_some());
     }
 
     #[test]
@@ -601,7 +635,8 @@ mod tests {
                 Some(Reject::UriTooLong),
             ),
             (&[(":method", "CONNECT"), (":scheme", "http"), (":path", "/")], None),
-            (&[(":method", "CONNECT"), (":authority", "a:1")], Some(Reject::InvalidRequest)),
+            (&[(":method", "CONNECT"), (":authority", "a")], Some(Reject::InvalidRequest)),
+            (&[(":method", "CONNECT"), (":authority", "a:0")], Some(Reject::InvalidRequest)),
             (
                 &[(":method", "TRACE"), (":scheme", "http"), (":path", "/"), ("host", "a")],
                 Some(Reject::Trace),
