@@ -229,6 +229,7 @@ mod tests {
         assert!(!is_accepted(&r));
         r.response.add("Sec-WebSocket-Accept", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         assert!(is_accepted(&r));
+        r.response.status = 101;
         grant(&mut r);
         assert_eq!((r.response.status, r.response.fields.len()), (200, 0));
         let mut r = testing::request("", &format!("{head}\r\n"));
