@@ -33,6 +33,12 @@ use crate::{
 
 /// Loads the inside of an `http` block; the errors as text when it is wrong.
 pub fn plan(http: &str) -> Result<Plan, String> {
+    let (plan, said) = load_with(http);
+    plan.ok_or(said)
+}
+
+/// The same with all that is said of it; `None`: it must not load.
+pub fn load_with(http: &str) -> (Option<Plan>, String) {
     let text = format!("http {{ {http} }}");
     let (mut files, mut sources, mut diags) =
         (Memory::default(), Sources::new(), Diagnostics::new());
@@ -49,7 +55,7 @@ pub fn plan(http: &str) -> Result<Plan, String> {
         let log = ErrorLog::to_stderr(Severity::Emerg);
         load(block, &modules::all(), &mut loader, &log, false)
     });
-    plan.filter(|_| !diags.has_errors()).ok_or_else(|| diags.render(&sources, false))
+    (plan.filter(|_| !diags.has_errors()), diags.render(&sources, false))
 }
 
 /// What a module's directives at one level set.

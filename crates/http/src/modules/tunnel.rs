@@ -46,10 +46,13 @@ pub struct Tunnel;
 /// `tunnel_pass`.
 enum Pass {
     Fixed(GroupRef),
-    /// What variables say; `unix`: whether that may be a unix socket, which a host never is.
+    /// What variables say.
     Computed {
         address: Template,
+        /// Whether that may be a unix socket, which a host never is.
         unix: bool,
+        /// Where it is written.
+        span: Span,
     },
 }
 
@@ -130,9 +133,17 @@ impl Module for Tunnel {
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
         let outer = || b.enclosing::<Conf>().and_then(|conf| conf.pass.clone());
-        let is_if = b.location.kind == Kind::If;
-        let pass = conf.pass.clone().or_else(|| if is_if { outer() } else { None });
+        let inner = matches!(b.location.kind, Kind::If | Kind::LimitExcept);
+        let pass = conf.pass.clone().or_else(|| if inner { outer() } else { None });
         let Some(pass) = pass else { return Ok(()) };
+        if let (Pass::Computed { span, .. }, Some(_)) = (&*pass, &conf.pass)
+            && conf.allow.is_none()
+            && b.location.access.is_empty()
+        {
+            let text = "\"tunnel_pass\" lets every client connect to whatever it names: there is no \
+                        access control, nor \"tunnel_allow_upstream\"";
+            b.cx.loader.warn(*span, text);
+        }
         let shared = settings::Conf { max_temp_file_size: Some(0), ..conf.shared.clone() };
         let handler = Opening {
             settings: shared.settings("tunnel", b)?,
@@ -153,7 +164,7 @@ fn pass(node: &Node, cx: &mut Cx<'_, '_>) -> Result<Pass, Error> {
         // `CONNECT unix:80` asks for a host.
         let unix = text.starts_with(b"unix:");
         let address = Template::parse(text, span, &mut cx.registry)?;
-        Ok(Pass::Computed { address, unix })
+        Ok(Pass::Computed { address, unix, span })
     };
     let Some(arg) = node.args.first() else {
         return computed(b"$host:$request_port", node.span, cx);
@@ -227,7 +238,7 @@ impl Protocol for Opening {
     async fn prepare(&self, r: &mut Request) -> Result<Self::Job, u16> {
         match &*self.pass {
             Pass::Fixed(_) => Ok(None),
-            Pass::Computed { address, unix } => self.locate(r, address, *unix).await.map(Some),
+            Pass::Computed { address, unix, .. } => self.locate(r, address, *unix).await.map(Some),
         }
     }
 
@@ -334,18 +345,34 @@ mod tests {
     }
 
     #[test]
+    fn an_open_door_is_worth_a_warning() {
+        for (conf, warns) in [
+            ("tunnel_pass;", true),
+            ("tunnel_pass $arg_a;", true),
+            ("tunnel_pass 127.0.0.1:80;", false),
+            ("tunnel_pass; allow 127.0.0.1; deny all;", false),
+            ("tunnel_pass; tunnel_allow_upstream $arg_a;", false),
+            ("allow 127.0.0.1; deny all; location /t { tunnel_pass; }", false),
+        ] {
+            let (_, said) = testing::load_with(&format!("server {{ listen 127.0.0.1:1; {conf} }}"));
+            assert_eq!(said.contains("lets every client connect"), warns, "{conf}: {said}");
+        }
+    }
+
+    #[test]
     fn the_server_knows_whether_there_are_tunnels_and_an_if_has_that_around_it() {
         for (conf, server, takes_connect) in [
             ("location / { }", false, false),
             ("tunnel_pass;", true, true),
             ("location /t { if ($arg_a) { tunnel_pass; } }", true, false),
             ("location /t { tunnel_pass unix:/x; if ($arg_a) { set $a b; } }", true, false),
+            ("location /t { tunnel_pass unix:/x; limit_except GET { deny all; } }", true, false),
         ] {
             let r = testing::request(conf, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
             assert_eq!(r.server().settings.takes_connect, server, "{conf}");
             assert_eq!(r.location().takes_connect, takes_connect, "{conf}");
             let all = r.plan.locations.iter().filter(|location| location.takes_connect).count();
-            assert_eq!(all, usize::from(server) + usize::from(conf.contains("set")), "{conf}");
+            assert_eq!(all, usize::from(server) + usize::from(conf.contains("unix")), "{conf}");
         }
     }
 }
