@@ -31,6 +31,8 @@ pub struct BodyReader {
     /// Bytes read beyond what has been handed out; what is left at the end is the next request.
     pub ahead: Vec<u8>,
     handed_out: u64,
+    /// How long the last chunk was.
+    last_chunk: u64,
     /// Bytes of the body read from the wire, for `$request_length`.
     pub wire_bytes: u64,
     expects_continue: bool,
@@ -52,6 +54,7 @@ impl BodyReader {
             left,
             ahead,
             handed_out: 0,
+            last_chunk: 0,
             wire_bytes: 0,
             expects_continue,
             hints: Vec::new(),
@@ -95,7 +98,7 @@ impl BodyReader {
     fn check_size(&mut self, limit: u64) -> Result<(), BodyError> {
         let (chunk, to_come) = match &self.left {
             Left::Chunked(decoder) => decoder.chunk(),
-            _ => (0, 0),
+            _ => (self.last_chunk, 0),
         };
         let total = self.handed_out.saturating_add(to_come);
         if limit == 0 || total <= limit {
@@ -153,6 +156,7 @@ impl BodyReader {
                 }
                 self.ahead.drain(..consumed);
                 self.wire_bytes += consumed as u64;
+                self.last_chunk = decoder.chunk().0;
                 if done {
                     self.left = Left::Nothing;
                 }
