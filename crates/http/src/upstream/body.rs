@@ -457,6 +457,7 @@ impl<C: Codec> Inflow<C> {
                 self.queue_file(slice);
             }
             // What was read is kept in memory; no more is.
+            // DIFFERS(temp-file-full): nginx breaks the response off.
             Landed::Memory(buf) => self.hold(buf, 0),
             Landed::Lost => {
                 self.ended = Some(Err(Fault::Upstream));

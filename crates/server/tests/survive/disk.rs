@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use forebay_testkit::origin::Origin;
 use forebay_testkit::raw::Client;
 use forebay_testkit::tempdir::TempDir;
 use forebay_testkit::wait_for;
@@ -121,4 +122,36 @@ fn files_below(dir: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
     let paths = entries.flatten().map(|entry| entry.path());
     paths.map(|path| if path.is_dir() { files_below(&path) } else { 1 }).sum()
+}
+
+/// Blocks that are free.
+fn free(disk: &Path) -> u64 {
+    let output = Command::new("stat").args(["-f", "-c", "%a"]).arg(disk).output().expect("stat");
+    String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
+}
+
+#[test]
+fn a_full_disk_under_a_response_slows_its_server_and_loses_nothing() {
+    // nginx breaks such a response off.
+    let Some(disk) = SmallDisk::mount().filter(|_| !is_nginx()) else { return };
+    let body = pattern(8 << 20);
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+    let origin = Origin::answering([head.as_bytes(), &body].concat());
+    let inside = format!(
+        "location = /big {{ proxy_pass http://{}; proxy_temp_path {}; }}",
+        origin.addr(),
+        disk.path().display()
+    );
+    let server = start(&conf("", &inside));
+    for _ in 0..2 {
+        let mut client = Client::connect(server.addr()).expect("connect");
+        client.send(b"GET /big HTTP/1.1\r\nHost: test\r\n\r\n").expect("send");
+        assert!(wait_for(|| free(disk.path()) == 0, LIMIT), "{}", server.error_log());
+        ask_new(server.addr(), "/text");
+        assert!(client.read_response(false).expect("response").body == body);
+        // Its room is free again.
+        assert!(wait_for(|| free(disk.path()) > 0, LIMIT));
+    }
+    let text = " failed (28: No space left on device) while reading upstream";
+    assert!(wait_for(|| server.error_log().contains(text), LIMIT), "{}", server.error_log());
 }
