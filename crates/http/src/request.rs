@@ -186,6 +186,9 @@ pub struct Request {
     /// Whether the path came with `%XX` or `+`: captures of it are escaped again where they go into
     /// arguments (nginx's `quoted_uri` and `plus_in_uri`).
     pub uri_was_escaped: bool,
+    /// Whether it came with `%XX`: it is escaped again for a server that it is passed to (nginx's
+    /// `quoted_uri`).
+    pub uri_was_quoted: bool,
     /// Whether the path was rewritten without choosing a location for it again: then an `alias`
     /// cannot say what of it to replace (nginx's `valid_location`).
     pub rewritten_in_place: bool,
@@ -338,6 +341,7 @@ impl Request {
             uri,
             args,
             uri_was_escaped: false,
+            uri_was_quoted: false,
             rewritten_in_place: false,
             is_as_sent: true,
             internal: false,
@@ -386,6 +390,7 @@ impl Request {
         twin.subrequest = self.subrequest;
         twin.internal = self.internal;
         twin.uri_was_escaped = self.uri_was_escaped;
+        twin.uri_was_quoted = self.uri_was_quoted;
         twin.subrequests_left = self.subrequests_left;
         twin.error_status = self.error_status;
         twin.store.captures_mut().clone_from(&self.store.captures());

@@ -44,12 +44,20 @@ pub fn resolve(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject
         r.uri_was_escaped = flags.plus_in;
     } else {
         let parsed = uri::normalize(raw, merge, &mut r.uri)?;
+        r.uri_was_quoted = parsed.quoted;
         r.uri_was_escaped = parsed.quoted || parsed.plus_in;
         if let Some(args) = parsed.args {
             r.args.extend_from_slice(&raw[args]);
         }
     }
     Ok(())
+}
+
+/// What is wrong with the path of a target, if anything.
+pub fn fault(input: &Input) -> Option<Reject> {
+    let raw = input.head.uri.of(&input.buf);
+    let is_plain = raw.is_empty() || input.head.uri_flags.is_simple();
+    (!is_plain).then(|| uri::normalize(raw, true, &mut Vec::new()).err()).flatten()
 }
 
 fn find_server(r: &mut Request, names: &Names) -> Result<ServerId, Reject> {

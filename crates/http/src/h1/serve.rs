@@ -277,6 +277,10 @@ async fn exchange<T: Transport>(
             converse(io, timer, &plan, &mut r, ahead, verdict).await
         }
         Err(HeadError::Rejected(reject)) => {
+            if r.version() == Version::Http09 && reject != Reject::Invalid09Method {
+                // Which version it would have been is not known: the answer has a head.
+                r.input_mut().head.version = Version::Http10;
+            }
             converse(io, timer, &plan, &mut r, Vec::new(), Err(reject)).await
         }
         Err(HeadError::Gone) => {
@@ -326,10 +330,6 @@ async fn converse<T: Transport>(
     }
     if let Err(reject) = verdict {
         r.keep_alive = false;
-        if r.version() == Version::Http09 && reject != Reject::Invalid09Method {
-            // Which version it would have been is not known: the answer has a head.
-            r.input_mut().head.version = Version::Http10;
-        }
         complain::reject(r, reject);
         engine::reject(r, &mut client, reject.status()).await;
     }
@@ -383,7 +383,9 @@ async fn read_head<T: Transport>(
 /// From the parsed head to a request that the engine can take: framing, host, server, path.
 fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
     let input = r.input_mut();
-    input.framing = h1::framing(&input.head, &input.buf, input.known.as_sent())?;
+    let framing = h1::framing(&input.head, &input.buf, input.known.as_sent());
+    // nginx reads the path before the header lines: what is wrong with it is told first.
+    input.framing = framing.map_err(|reject| target::fault(input).unwrap_or(reject))?;
     target::resolve(r, plan, names)?;
     let takes_connect = plan.server(r.server).settings.takes_connect;
     h1::check_connect(&r.input.head, &r.input.framing, takes_connect)

@@ -263,7 +263,7 @@ fn write_uri(r: &Request, parts: &Parts<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(replacement);
     }
     let rest = &r.uri[replaced..];
-    if r.uri_was_escaped || r.internal {
+    if r.uri_was_quoted || r.internal {
         uri::escape(uri::Kind::Uri, rest, out);
     } else {
         out.extend_from_slice(rest);

@@ -200,6 +200,7 @@ impl Page {
                 let mut text = Vec::new();
                 command.write(&mut text);
                 self.keep(|shared| shared.extend_block(&text))?;
+                return Ok(None);
             }
             if spec.conditional == Conditional::No {
                 return Ok(None);
@@ -209,9 +210,6 @@ impl Page {
         if spec.conditional != Conditional::No
             && (behind == Conditional::No || behind > spec.conditional)
         {
-            if !self.output {
-                return Ok(None);
-            }
             let name = lossy(&command.name);
             return Err(self.fail(format_args!("invalid context of SSI command: \"{name}\"")));
         }

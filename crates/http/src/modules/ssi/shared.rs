@@ -27,8 +27,10 @@ pub struct Shared {
 impl Shared {
     /// The variable that a `set` or an `include` gave that name, in lower case; or a capture.
     pub fn variable(&self, name: &[u8]) -> Option<&[u8]> {
-        if let [digit @ b'0'..=b'9'] = name {
-            return self.captures.group(usize::from(digit - b'0'));
+        if let [digit @ b'0'..=b'9'] = name
+            && let Some(group) = self.captures.group(usize::from(digit - b'0'))
+        {
+            return Some(group);
         }
         let found = self.variables.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| &value[..])

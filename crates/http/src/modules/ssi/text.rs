@@ -144,14 +144,16 @@ impl Scope<'_> {
         Ok(same != negative)
     }
 
-    /// Matches, and keeps what the groups captured for all pages of the request.
+    /// Matches, and keeps what the groups captured for all pages of the request, until another matches.
     fn matches(&self, pattern: &[u8], text: &[u8]) -> Result<bool, Failed> {
         let regex = match compiled(pattern) {
             Ok(regex) => regex,
             Err(cause) => return Err(self.fail(format_args!("{cause}"))),
         };
         let mut captures = Captures::default();
-        let matched = regex.captures(text, &mut captures);
+        if !regex.captures(text, &mut captures) {
+            return Ok(false);
+        }
         self.r.main.context(|shared: &mut Shared| {
             for (group, name) in regex.names() {
                 let value = captures.group(*group).unwrap_or_default().to_vec();
@@ -160,7 +162,7 @@ impl Scope<'_> {
             }
             shared.captures = captures;
         });
-        Ok(matched)
+        Ok(true)
     }
 }
 
