@@ -1,7 +1,8 @@
 //! Regular expressions as the configuration writes them: PCRE's syntax, in time linear in the text.
 //!
-//! [`pcre`] writes a pattern in the notation of an engine. Most patterns run on `regex`, which never backtracks. Look-around and back-references need
-//! `fancy-regex`, whose steps are bounded: a text that would take longer counts as no match.
+//! `pcre` writes a pattern in the notation of an engine. Most patterns run on `regex`, which never
+//! backtracks. Look-around and back-references need `fancy-regex`, whose steps are bounded: a text that
+//! would take longer counts as no match.
 //!
 //! DIFFERS(regex-bounded): PCRE runs recursions, conditions and branch resets, and a pattern that
 //! backtracks as long as its match limit allows.
