@@ -317,8 +317,8 @@ impl Codec for Opened {
         std::mem::take(&mut self.0)
     }
 
-    fn decode(&mut self, _: &mut Vec<u8>, from: usize) -> Result<Decoded, BadResponse> {
-        Ok(Decoded { data_end: from, left_over: 0, done: true })
+    fn decode(&mut self, _: &mut Vec<u8>, from: usize) -> Decoded {
+        Decoded { data_end: from, done: true, ..Decoded::default() }
     }
 
     fn ends_with_connection(&self) -> bool {

@@ -22,7 +22,6 @@ use forebay_session::{
     log::Severity,
     upstream::{Group, Lease, Outcome, Selection, Timings, keepalive::Kept},
 };
-use forebay_wire::h1::BadResponse;
 
 use super::{
     Codec, Decoded, GroupRef, Remains, Settings, State,
@@ -207,7 +206,7 @@ impl<C: Codec> Inflow<C> {
         timer: Timer,
         buf: Vec<u8>,
         body_at: usize,
-        decoded: Result<Decoded, BadResponse>,
+        decoded: Decoded,
     ) -> Inflow<C> {
         let spill = (buffered && settings.max_temp_file_size > 0).then(|| Spill::new(settings));
         let pace = (buffered && settings.limit_rate > 0).then(|| Pace {
@@ -243,10 +242,7 @@ impl<C: Codec> Inflow<C> {
         inflow.timer.arm(inflow.timeout_ms);
         let came = (buf.len() - body_at.min(buf.len())) as u64;
         inflow.count(came, 0);
-        match decoded {
-            Ok(decoded) => inflow.take(buf, body_at, decoded, false),
-            Err(bad) => inflow.fail(Severity::Error, inflow.codec.explain(bad, &[])),
-        }
+        inflow.take(buf, body_at, decoded, false);
         inflow
     }
 
@@ -365,10 +361,8 @@ impl<C: Codec> Inflow<C> {
             Poll::Ready(Ok(read)) => {
                 self.timer.arm(self.timeout_ms);
                 self.count(read as u64, read as u64);
-                match self.codec.decode(&mut buf, 0) {
-                    Ok(decoded) => self.take(buf, 0, decoded, to_file),
-                    Err(bad) => self.fail(Severity::Error, self.codec.explain(bad, &[])),
-                }
+                let decoded = self.codec.decode(&mut buf, 0);
+                self.take(buf, 0, decoded, to_file);
             }
         }
         Poll::Ready(())
@@ -389,6 +383,7 @@ impl<C: Codec> Inflow<C> {
         if count > 0 {
             self.state.with(|attempt| attempt.sent += count);
             // Who still takes the request is not expected to have answered.
+            // DIFFERS(upload-read-timeout): nginx counts from what came of the response alone.
             self.timer.arm(self.timeout_ms);
         }
         match sent {
@@ -427,6 +422,9 @@ impl<C: Codec> Inflow<C> {
             spill.write(buf);
         } else {
             self.hold(buf, from);
+        }
+        if let Some(bad) = decoded.bad {
+            self.fail(Severity::Error, self.codec.explain(bad, &[]));
         }
         if decoded.done {
             if let Some(text) = self.codec.left_over().filter(|_| decoded.left_over > 0) {

@@ -332,7 +332,9 @@ impl<P: Protocol> Exchange<'_, P> {
             let kept = pool.take(lease.peer(), tag, clock::now_ms())?;
             let Kept { connection, requests, made_ms, stolen, .. } = kept;
             let connection = if stolen { connection.adopt() } else { Some(connection) };
-            if let Some(Connection { stream, session }) = connection {
+            if let Some(Connection { stream, session }) = connection
+                && session.as_ref().is_none_or(|session| session.is_quiet())
+            {
                 return Some(Link { stream, session, requests, made_ms, tag });
             }
         }
@@ -461,6 +463,11 @@ impl<P: Protocol> Exchange<'_, P> {
             }
             let hinted = client.poll_hints(cx);
             if let Poll::Ready(came) = read {
+                // Why nothing could be sent says more than the end that follows.
+                let came = match came {
+                    Came::End => reading.broken.take().map_or(Came::End, Came::Broken),
+                    came => came,
+                };
                 return Poll::Ready((came, hinted.is_pending()));
             }
             if let Some(error) = reading.broken.take() {
@@ -601,15 +608,13 @@ impl<P: Protocol> Exchange<'_, P> {
         }
         let came = (buf.len() - body_at) as u64;
         let decoded = codec.decode(&mut buf, body_at);
-        let whole = matches!(&decoded, Ok(decoded) if decoded.done);
         // A head that stays while its body comes is copied: the buffer is the body's.
-        let (head_bytes, data, rest) = match &decoded {
-            Ok(decoded) if whole => {
-                let end = decoded.data_end;
-                let bytes = buffers::freeze(buf);
-                (bytes.slice(..body_at), bytes.slice(body_at..end), Vec::new())
-            }
-            _ => (Bytes::copy_from_slice(&buf[..body_at]), Bytes::new(), buf),
+        let whole = decoded.done;
+        let (head_bytes, data, rest) = if whole {
+            let bytes = buffers::freeze(buf);
+            (bytes.slice(..body_at), bytes.slice(body_at..decoded.data_end), Vec::new())
+        } else {
+            (Bytes::copy_from_slice(&buf[..body_at]), Bytes::new(), buf)
         };
         let mut head = codec.take_head();
         head::drop_repeated(r, &mut head, &head_bytes);
@@ -618,7 +623,7 @@ impl<P: Protocol> Exchange<'_, P> {
         self.bind(r, &verdict, &lease, &selection, whole);
         let origin = Origin { link, lease, selection, reusable };
         if whole {
-            let more = decoded.map_or(0, |decoded| decoded.left_over);
+            let more = decoded.left_over;
             let left_over = codec.left_over().filter(|_| more > 0);
             let (trailers, clean) = (codec.take_trailers(), request_sent && more == 0);
             let remains = if clean { codec.release() } else { Remains::Spent };

@@ -185,6 +185,8 @@ pub struct Decoded {
     pub left_over: usize,
     /// Whether the body is complete.
     pub done: bool,
+    /// What is wrong behind the data: the body ends there, and is not complete.
+    pub bad: Option<BadResponse>,
 }
 
 /// What a protocol leaves with a connection when a response was read.
@@ -256,8 +258,8 @@ pub trait Codec: 'static {
     fn take_head(&mut self) -> ResponseHead;
 
     /// Decodes what stands in `buf` from `from` on, in place: data is moved together. Bytes of the
-    /// protocol are used up.
-    fn decode(&mut self, buf: &mut Vec<u8>, from: usize) -> Result<Decoded, BadResponse>;
+    /// protocol are used up. What came before a fault is data like any other.
+    fn decode(&mut self, buf: &mut Vec<u8>, from: usize) -> Decoded;
 
     /// Whether the end of the connection is the end of the body, too.
     fn ends_with_connection(&self) -> bool;

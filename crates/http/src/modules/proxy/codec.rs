@@ -102,13 +102,13 @@ impl Codec for Http1 {
         self.of_more.map(str::to_owned)
     }
 
-    fn decode(&mut self, buf: &mut Vec<u8>, from: usize) -> Result<Decoded, BadResponse> {
+    fn decode(&mut self, buf: &mut Vec<u8>, from: usize) -> Decoded {
         let here = buf.len() - from;
         match &mut self.left {
             Left::Head | Left::Nothing => {
-                Ok(Decoded { data_end: from, left_over: here, done: true })
+                Decoded { data_end: from, left_over: here, done: true, bad: None }
             }
-            Left::Close => Ok(Decoded { data_end: buf.len(), left_over: 0, done: false }),
+            Left::Close => Decoded { data_end: buf.len(), ..Decoded::default() },
             Left::Bytes(left) => {
                 let take = usize::try_from(*left).map_or(here, |left| left.min(here));
                 *left -= take as u64;
@@ -116,14 +116,14 @@ impl Codec for Http1 {
                 if done {
                     self.left = Left::Nothing;
                 }
-                Ok(Decoded { data_end: from + take, left_over: here - take, done })
+                Decoded { data_end: from + take, left_over: here - take, done, bad: None }
             }
             Left::Chunked(decoder) => {
-                let decoded = unchunk(decoder, buf, from, &mut self.trailers)?;
+                let decoded = unchunk(decoder, buf, from, &mut self.trailers);
                 if decoded.done {
                     self.left = Left::Nothing;
                 }
-                Ok(decoded)
+                decoded
             }
         }
     }
@@ -159,15 +159,13 @@ impl Codec for Http1 {
 }
 
 /// Moves the data of chunks together.
-fn unchunk(
-    decoder: &mut Decoder,
-    buf: &mut [u8],
-    from: usize,
-    trailers: &mut Vec<u8>,
-) -> Result<Decoded, BadResponse> {
+fn unchunk(decoder: &mut Decoder, buf: &mut [u8], from: usize, trailers: &mut Vec<u8>) -> Decoded {
     let (mut at, mut end) = (from, from);
     loop {
-        let step = decoder.decode(&buf[at..]).map_err(|_| BadResponse::InvalidChunked)?;
+        let Ok(step) = decoder.decode(&buf[at..]) else {
+            let bad = Some(BadResponse::InvalidChunked);
+            return Decoded { data_end: end, bad, ..Decoded::default() };
+        };
         let (start, len) = (at + step.data.start, step.data.len());
         if !step.trailers.is_empty() {
             trailers.extend_from_slice(&buf[at + step.trailers.start..at + step.trailers.end]);
@@ -176,7 +174,8 @@ fn unchunk(
         end += len;
         at += step.consumed;
         if step.done || at == buf.len() || step.consumed == 0 {
-            return Ok(Decoded { data_end: end, left_over: buf.len() - at, done: step.done });
+            let left_over = buf.len() - at;
+            return Decoded { data_end: end, left_over, done: step.done, bad: None };
         }
     }
 }
@@ -193,15 +192,22 @@ mod tests {
         codec
     }
 
-    /// What a body that comes in these pieces is, and how much is left over.
-    fn read(fields: &str, pieces: &[&[u8]]) -> Result<(Vec<u8>, Option<usize>), BadResponse> {
+    /// What a body that comes in these pieces is, and how much is left over; or what is wrong behind it.
+    #[allow(clippy::type_complexity)]
+    fn read(
+        fields: &str,
+        pieces: &[&[u8]],
+    ) -> Result<(Vec<u8>, Option<usize>), (Vec<u8>, BadResponse)> {
         let (mut codec, mut body) = (codec(fields), Vec::new());
         for (index, piece) in pieces.iter().enumerate() {
             // What stands before is left alone.
             let mut buf = [b"head", *piece].concat();
-            let decoded = codec.decode(&mut buf, 4)?;
+            let decoded = codec.decode(&mut buf, 4);
             assert!(buf.starts_with(b"head"));
             body.extend_from_slice(&buf[4..decoded.data_end]);
+            if let Some(bad) = decoded.bad {
+                return Err((body, bad));
+            }
             if decoded.done {
                 let after: usize = pieces[index + 1..].iter().map(|piece| piece.len()).sum();
                 return Ok((body, Some(decoded.left_over + after)));
@@ -215,7 +221,7 @@ mod tests {
         let mut codec = codec("Transfer-Encoding: chunked");
         let text = b"1\r\nx\r\n0\r\nX-Sum: 5 \r\nContent-Length: 7\r\nEmpty:\r\n\r\n";
         let mut buf = text.to_vec();
-        assert!(codec.decode(&mut buf, 0).unwrap().done);
+        assert!(codec.decode(&mut buf, 0).done);
         let found: Vec<_> =
             codec.take_trailers().into_iter().map(|field| (field.name, field.value)).collect();
         let pair =
@@ -244,6 +250,8 @@ mod tests {
                 assert_eq!(got, Ok((body.to_vec(), left)), "{fields} at {at}");
             }
         }
-        assert_eq!(read(chunked, &[b"5\r\nhello!"]), Err(BadResponse::InvalidChunked));
+        let cut = Err((b"hello".to_vec(), BadResponse::InvalidChunked));
+        assert_eq!(read(chunked, &[b"5\r\nhello!"]), cut);
+        assert_eq!(read(chunked, &[b"5\r\nhello\r\nx"]), cut);
     }
 }

@@ -28,6 +28,8 @@ pub struct Http2 {
     text: Vec<u8>,
     /// Whether the request is a HEAD.
     is_head: bool,
+    /// Whether the response is its head, whatever may come of an end.
+    is_bare: bool,
     /// Whether the head was the end.
     end_stream: bool,
     /// How much of the body is still to come, where that was said.
@@ -65,7 +67,10 @@ impl Http2 {
                 });
             }
         })?;
-        self.trailers = trailers;
+        // Those of a response that is its head stand behind no body.
+        if !self.is_bare {
+            self.trailers = trailers;
+        }
         bad.map_or(Ok(()), |fault| Err(fault.into()))
     }
 
@@ -115,7 +120,9 @@ impl Codec for Http2 {
     }
 
     fn release(&mut self) -> Remains {
-        match self.session.take().filter(|session| session.is_quiet()) {
+        let is_bare = self.is_bare;
+        let session = self.session.take();
+        match session.filter(|s| s.is_quiet() || is_bare && s.waits_for_end()) {
             None => Remains::Spent,
             Some(mut session) => {
                 session.rest();
@@ -185,6 +192,7 @@ impl Codec for Http2 {
         let (framing, expected) = response_framing(&self.head, buf, self.is_head, self.end_stream)?;
         if !framing.interim {
             self.left = expected;
+            self.is_bare = self.is_head || matches!(self.head.status, 204 | 304);
             self.done = self.end_stream;
             self.session.get_or_insert_default().expect_body();
         }
@@ -200,18 +208,23 @@ impl Codec for Http2 {
         std::mem::take(&mut self.head)
     }
 
-    fn decode(&mut self, buf: &mut Vec<u8>, from: usize) -> Result<Decoded, BadResponse> {
+    fn decode(&mut self, buf: &mut Vec<u8>, from: usize) -> Decoded {
         let (mut at, mut end) = (from, from);
         loop {
             match self.step(buf, &mut at, &mut end) {
                 Ok(true) => {}
-                Ok(false) => return Ok(Decoded { data_end: end, left_over: 0, done: self.done }),
-                // A response that is complete stays what it is; its connection is of no more use.
-                Err(BadResponse::Http2(fault)) if self.done => {
-                    self.late = Some(fault);
-                    return Ok(Decoded { data_end: end, left_over: 1, done: true });
+                Ok(false) => {
+                    let done = self.done || self.is_bare;
+                    return Decoded { data_end: end, done, ..Decoded::default() };
                 }
-                Err(bad) => return Err(bad),
+                // A response that is complete stays what it is; its connection is of no more use.
+                Err(BadResponse::Http2(fault)) if self.done || self.is_bare => {
+                    self.late = Some(fault);
+                    return Decoded { data_end: end, left_over: 1, done: true, bad: None };
+                }
+                Err(bad) => {
+                    return Decoded { data_end: end, bad: Some(bad), ..Decoded::default() };
+                }
             }
         }
     }

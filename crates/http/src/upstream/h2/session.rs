@@ -249,9 +249,18 @@ impl Session {
     /// Whether another stream may be opened here: the last one is over on both sides, the server takes
     /// more, and no part of a frame is waited for.
     pub fn is_quiet(&self) -> bool {
+        self.phase == Phase::Done && self.takes_more()
+    }
+
+    /// The same, but that the end of the last response is still to come.
+    pub fn waits_for_end(&self) -> bool {
+        self.phase == Phase::Body && self.takes_more()
+    }
+
+    /// Whether nothing but the end of a response stands between this and the next stream.
+    fn takes_more(&self) -> bool {
         const LAST_STREAM: u32 = (1 << 31) - 1;
-        self.phase == Phase::Done
-            && self.ended
+        self.ended
             && !self.leaves
             && self.input == Input::Head(0)
             && self.section.is_none()
@@ -265,11 +274,16 @@ impl Session {
         (self.block, self.payload) = (Vec::new(), Vec::new());
     }
 
-    /// What comes while there is no request: answers to it, and nothing that would belong to one. `Err`:
-    /// the connection is of no use any more.
+    /// What comes while there is no request: answers to it, and nothing that would belong to one but the
+    /// end of the last, where that [was waited for](Session::waits_for_end). `Err`: the connection is of
+    /// no use any more.
     pub fn idle(&mut self, input: &[u8]) -> Result<(), Fault> {
         let mut at = 0;
-        match self.next(input, &mut at)? {
+        let mut event = self.next(input, &mut at)?;
+        if event == Event::End {
+            event = self.next(input, &mut at)?;
+        }
+        match event {
             Event::Starved if self.leaves || self.peer.max_concurrent_streams == 0 => {
                 Err(Fault::Text("upstream takes no further requests"))
             }

@@ -1,6 +1,10 @@
 //! Responses that break a rule, or are not worth their bytes.
 
 use std::io;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use forebay_testkit::origin::Origin;
 use forebay_testkit::origin_h2::H2;
@@ -271,11 +275,14 @@ fn rows() -> Vec<Row> {
         row(
             "another response behind it",
             |h2, id| {
-                h2.ok(id, b"one")?;
-                h2.ok(id, b"two")
+                // At once: else the next request may come between them, and be the one that fails.
+                let mut all = H2::section(id, OK, false);
+                all.extend(H2::bytes(kind::DATA, flag::END_STREAM, id, b"one"));
+                all.extend(H2::section(id, OK, true));
+                h2.send(&all)
             },
             "200 one",
-            "",
+            "upstream sent frame for closed stream 1 after its response",
         )
         .only_here(),
         row(
@@ -406,6 +413,54 @@ fn bad_responses_are_refused_or_cut_and_told() {
 
 fn assert_alive(server: &Server) {
     assert_eq!(ask(server.addr(), &get("/0")), "200 hello");
+}
+
+#[test]
+fn what_came_before_a_fault_reaches_the_client() {
+    let origin = serving(|h2, asked| {
+        let id = asked.stream;
+        let mut all = H2::section(id, OK, false);
+        all.extend(H2::bytes(kind::DATA, 0, id, b"so far"));
+        let at_once = asked.path() == "/1";
+        if !at_once {
+            h2.send(&std::mem::take(&mut all))?;
+            h2.conn.wait_read()?;
+            all.extend(H2::bytes(kind::DATA, 0, id, b", more"));
+        }
+        all.extend(H2::bytes(kind::PUSH_PROMISE, flag::END_HEADERS, id, b"\0\0\0\x02\x82"));
+        h2.send(&all)
+    });
+    for more in ["", "proxy_buffering off;", "proxy_buffers 3 4k; proxy_max_temp_file_size 0;"] {
+        let server = proxy(origin.addr(), more);
+        for (path, want) in [("/1", "200 cut so far"), ("/2", "200 cut so far, more")] {
+            assert_eq!(ask(server.addr(), &get(path)), want, "{more}");
+        }
+        let text = "upstream sent unexpected push promise frame while reading upstream";
+        assert!(wait_for(|| server.error_log().contains(text), LIMIT), "{}", server.error_log());
+    }
+}
+
+#[test]
+fn a_response_without_body_whose_end_comes_later_keeps_its_connection() {
+    let ended = Arc::new(AtomicUsize::new(0));
+    let counter = ended.clone();
+    let origin = serving(move |h2, asked| {
+        let status = if asked.path() == "/head" { "200" } else { &asked.path()[1..] };
+        h2.head(asked.stream, &[(":status", status)], false)?;
+        h2.conn.wait_read()?;
+        h2.data(asked.stream, b"", true)?;
+        h2.conn.wait_read()?;
+        counter.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    });
+    let server = proxy(origin.addr(), "");
+    let head = b"HEAD /head HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_vec();
+    for (number, request) in [get("/204"), head, get("/304"), get("/204")].iter().enumerate() {
+        ask(server.addr(), request);
+        let come = || ended.load(Ordering::SeqCst) == number + 1;
+        assert!(wait_for(come, LIMIT), "{number}: {}", server.error_log());
+    }
+    assert_eq!(origin.connections(), 1);
 }
 
 #[test]
