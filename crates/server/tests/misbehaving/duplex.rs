@@ -1,5 +1,7 @@
 //! Requests that go on while they are answered.
 
+use std::time::Duration;
+
 use forebay_testkit::Kind;
 use forebay_testkit::origin::{Conn, Origin};
 use forebay_testkit::raw::Client;
@@ -90,6 +92,25 @@ fn whatever_holds_a_body_it_goes_on_after_an_early_answer() {
         // Both ends have had all of it: the connection is used again.
         assert_eq!(origin.connections(), before + 1, "{more}");
     }
+}
+
+#[test]
+fn an_upload_that_goes_on_holds_off_the_read_timeout() {
+    // No time between two pieces is as long as the timeout; that of all of them is longer.
+    const PIECES: usize = 6;
+    let origin = Origin::start(|conn| {
+        conn.head()?;
+        conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok")?;
+        conn.skip(4 * PIECES as u64)?;
+        conn.send(b"!")
+    });
+    let more = "proxy_request_buffering off; proxy_read_timeout 2s;";
+    let server = start(Kind::Forebay, "", &pass(origin.addr(), more));
+    let mut client = client(&server);
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", 4 * PIECES);
+    let pieces: Vec<&[u8]> = [head.as_bytes()].into_iter().chain([&b"abcd"[..]; PIECES]).collect();
+    client.send_split(&pieces, Duration::from_millis(500)).unwrap();
+    assert_eq!(client.read_response(false).unwrap().body, b"ok!", "{}", server.error_log());
 }
 
 #[test]

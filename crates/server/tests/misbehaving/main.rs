@@ -11,6 +11,7 @@ mod http2;
 mod names;
 mod requests;
 mod responses;
+mod transparent;
 mod tunnels;
 
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 use forebay_testkit::origin::{Origin, Received};
 use forebay_testkit::{Kind, Server};
 
-use crate::{ask, get, of_both, pass, start};
+use crate::{ask, client, get, of_both, pass, start};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -52,6 +52,51 @@ fn fields_that_connection_names_stay_here() {
     assert_eq!(request.values("Host").len(), 1, "{request:?}");
     assert_eq!(request.values("Content-Length"), ["2"], "{request:?}");
     assert_eq!(request.value("X-Kept").as_deref(), Some("3"), "{request:?}");
+}
+
+#[test]
+fn trailers_of_a_chunked_request_stay_here_whatever_they_say() {
+    let trailers =
+        "Host: evil\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\nCookie: evil\r\n";
+    let post = format!(
+        "POST /a HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n\
+         2\r\nhi\r\n0\r\n{trailers}\r\n"
+    );
+    let both = format!("{post}GET /b HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+    of_both(|kind| {
+        for buffering in ["", "proxy_request_buffering off;"] {
+            let more = format!("proxy_set_header Host $host; {buffering}");
+            let inside = format!("location / {{ proxy_pass http://ORIGIN; {more} }}");
+            let origin = Origin::answering(OK);
+            let server = start(kind, "", &inside.replace("ORIGIN", &origin.addr().to_string()));
+            let mut client = client(&server);
+            client.send(both.as_bytes()).unwrap();
+            for _ in 0..2 {
+                assert_eq!(client.read_response(false).unwrap().status, 200, "{kind} {buffering}");
+            }
+            drop(server);
+            let requests = origin.requests();
+            let lines: Vec<_> = requests.iter().map(Received::line).collect();
+            assert_eq!(lines, ["POST /a HTTP/1.1", "GET /b HTTP/1.1"], "{kind} {buffering}");
+            assert_eq!(requests[0].body, b"hi", "{kind} {buffering}");
+            assert!(!format!("{requests:?}").contains("evil"), "{kind} {buffering}: {requests:?}");
+        }
+    });
+}
+
+#[test]
+fn trailers_of_a_request_are_bounded() {
+    let origin = Origin::start(|conn| {
+        conn.head()?;
+        conn.wait_closed()
+    });
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n";
+    for buffering in ["", "proxy_request_buffering off;"] {
+        let server = start(Kind::Forebay, "", &pass(origin.addr(), buffering));
+        let mut client = client(&server);
+        let _ = client.send(format!("{head}{}", "X: y\r\n".repeat(200_000)).as_bytes());
+        crate::wait_logged(&server, "client sent invalid chunked body");
+    }
 }
 
 #[test]
