@@ -50,7 +50,8 @@ pub fn configuration(has: impl Fn(&str) -> bool) -> String {
     for name in DEFAULT.iter().filter(|name| !is_built_in(name, &has)) {
         let _ = write!(text, " --without-{name}");
     }
-    text.push('\n');
+    // It is no module of nginx's, and no module here.
+    text.push_str(" --without-http-cache\n");
     text
 }
 
@@ -173,7 +174,8 @@ mod tests {
     fn arguments_say_what_is_there_and_what_is_not() {
         let all = configuration(|_| true);
         assert!(all.contains("\nTLS SNI support enabled\nconfigure arguments: "));
-        assert!(all.contains(" --with-http_ssl_module ") && !all.contains("--without-"));
+        assert!(all.contains(" --with-http_ssl_module ") && !all.contains("--without-http_"));
+        assert!(all.ends_with(" --without-http-cache\n"), "{all}");
         let none = configuration(|_| false);
         assert!(none.contains(" --without-http_gzip_module ") && !none.contains("--with-http_"));
         let gzip = configuration(|name| name == "ngx_http_gzip_module");
