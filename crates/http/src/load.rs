@@ -186,7 +186,7 @@ fn compile(
     let mut listens = Vec::new();
     for (index, &level) in core_of(levels, LocId(0)).own.servers.iter().enumerate() {
         let conf = core_of(levels, level);
-        let mut server = server(levels, level, &locations, cx);
+        let mut server = server(levels, level, &locations);
         server.upgrades = upgrades(level, parents, &locations);
         servers.push(server);
         let id = ServerId(index as u32);
@@ -263,13 +263,14 @@ fn duplicate_location(own: &core::Own) -> Error {
     Error::emerg(own.span, format!("duplicate location \"{name}\""))
 }
 
-fn server(levels: &[Confs], level: LocId, locations: &[Location], cx: &mut Cx<'_, '_>) -> Server {
+fn server(levels: &[Confs], level: LocId, locations: &[Location]) -> Server {
     let own = &core_of(levels, level).own;
     let mut named = HashMap::new();
     for &child in &own.locations {
         let inner = &core_of(levels, child).own;
-        if inner.kind == Kind::Named && named.insert(inner.name[..].into(), child).is_some() {
-            cx.loader.diags.push(duplicate_location(inner));
+        if inner.kind == Kind::Named {
+            // Of several of one name, nginx silently takes the first.
+            named.entry(inner.name[..].into()).or_insert(child);
         }
     }
     let settings = ServerSettings::new(&locations[level.index()].core);

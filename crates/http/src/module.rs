@@ -260,6 +260,13 @@ impl Builder<'_, '_, '_> {
         }
     }
 
+    /// The merged settings of the level around this one, unless that is `http`.
+    pub fn around<C: Conf>(&self) -> Option<&C> {
+        let id = self.parents[self.location.id.index()];
+        let kind = self.level::<crate::core::Conf>(id)?.own.kind;
+        if kind == Kind::Main { None } else { self.level(id) }
+    }
+
     /// Adds to the (server) rewrite phase.
     pub fn rewrite(&mut self, handler: impl Handler + 'static) {
         self.location.rewrite.push(Box::new(handler));

@@ -41,7 +41,8 @@ impl SplitClients {
                 last = last.saturating_add((percent * u64::from(u32::MAX) / 10_000) as u32);
                 limit = last;
             }
-            let [value] = &line.args[..] else { return Err(line.wrong_count()) };
+            // nginx never looks at what follows the value.
+            let Some(value) = line.args.first() else { return Err(line.wrong_count()) };
             parts.push((limit, value.value.clone()));
         }
         Ok((name, SplitClients { text, parts }))

@@ -860,8 +860,15 @@ fn table_size(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
 /// `connection_pool_size`, `request_pool_size`.
 fn pool_size(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     once(c, n)?;
-    value::set_size(&mut None, n)?;
-    no_meaning(n, cx, "memory is not taken from pools")
+    let mut size = None;
+    value::set_size(&mut size, n)?;
+    // NGX_MIN_POOL_SIZE and NGX_POOL_ALIGNMENT (`ngx_http_core_pool_size`).
+    let text = match size.unwrap_or_default() {
+        ..112 => "the pool size must be no less than 112",
+        size if size % 16 != 0 => "the pool size must be a multiple of 16",
+        _ => return no_meaning(n, cx, "memory is not taken from pools"),
+    };
+    Err(Error::emerg(n.span, text))
 }
 
 fn aio(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
@@ -1144,7 +1151,7 @@ fn types(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
 }
 
 fn listen(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
-    for listen in Listen::parse(n, cx.loader.files)? {
+    for listen in Listen::parse(n, cx.loader)? {
         if let Some(span) = listen.http2 {
             let text = "the \"listen ... http2\" directive is deprecated, use the \"http2\" \
                         directive instead";

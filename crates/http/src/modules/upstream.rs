@@ -335,6 +335,17 @@ mod tests {
     }
 
     #[test]
+    fn connections_are_kept_wherever_the_method_stands() {
+        let conf = "upstream u { server 127.0.0.1:1; keepalive 3; ip_hash; }";
+        let (plan, said) = testing::load_with(conf);
+        assert!(!said.contains("redefined"), "{said}");
+        let plan = plan.expect("it must load");
+        let settings = &plan.upstreams.iter().next().unwrap().group().settings;
+        assert_eq!(settings.keepalive.connections, 3);
+        assert!(settings.method.is_some());
+    }
+
+    #[test]
     fn servers_may_stand_in_a_state_file() {
         let missing = "upstream u { state /nowhere/at/all; } server { listen 127.0.0.1:1; }";
         let plan = testing::plan(missing).expect("it must load");

@@ -303,6 +303,7 @@ fn pass<P: Protocol>(
             continue;
         }
         match field.id {
+            // DIFFERS(hop-by-hop-fields): nginx passes on some of these, and the next two.
             Id::ContentLength
             | Id::Connection
             | Id::KeepAlive

@@ -18,6 +18,7 @@ use forebay_session::{addr::parse_ip, ssl::client, var::Template};
 use crate::{
     core::{self, TempPath},
     module::{Builder, Cx},
+    plan::Kind,
     request::Request,
 };
 
@@ -288,43 +289,66 @@ impl Conf {
         Ok(())
     }
 
-    /// Fills in the defaults and checks what belongs together (the end of
-    /// `ngx_http_proxy_merge_loc_conf`). `prefix`: `proxy`, `fastcgi` …
-    pub fn settings(&self, prefix: &str, b: &mut Builder<'_, '_, '_>) -> Result<Settings, Error> {
-        let span = b.level::<core::Conf>(b.location.id).map(|conf| conf.own.span);
-        let page = PAGE_BYTES;
-        let buffers = self.buffers.unwrap_or(Bufs { count: 8, size: page });
-        let fail = |text: String| Err(Error::emerg(span.unwrap_or_default(), text));
-        if buffers.count < 2 {
-            return fail(format!("there must be at least 2 \"{prefix}_buffers\""));
+    /// Checks the sizes of buffers (the end of `ngx_http_proxy_merge_loc_conf`) in a level where they are
+    /// not as in `outer`, which is around it.
+    pub fn check(
+        &self,
+        prefix: &str,
+        outer: Option<&Conf>,
+        b: &Builder<'_, '_, '_>,
+    ) -> Result<(), Error> {
+        let sizes = |conf: &Conf| {
+            let temp = (conf.max_temp_file_size, conf.temp_file_write_size);
+            (conf.buffer_size, conf.buffers, conf.busy_buffers_size, temp)
+        };
+        let defaults = Conf::default();
+        if b.location.kind == Kind::Main || sizes(outer.unwrap_or(&defaults)) == sizes(self) {
+            return Ok(());
         }
-        let buffer_size = self.buffer_size.unwrap_or(page);
-        let size = buffer_size.max(buffers.size);
+        let span = b.level::<core::Conf>(b.location.id).map(|conf| conf.own.span);
+        self.check_sizes(prefix).map_err(|text| Error::emerg(span.unwrap_or_default(), text))
+    }
+
+    fn check_sizes(&self, prefix: &str) -> Result<(), String> {
+        let buffers = self.buffers();
+        if buffers.count < 2 {
+            return Err(format!("there must be at least 2 \"{prefix}_buffers\""));
+        }
+        let size = self.buffer_size.unwrap_or(PAGE_BYTES).max(buffers.size);
         let at_least = format!(
             "must be equal to or greater than the maximum of the value of \
              \"{prefix}_buffer_size\" and one of the \"{prefix}_buffers\""
         );
         if self.busy_buffers_size.is_some_and(|busy| busy < size) {
-            return fail(format!("\"{prefix}_busy_buffers_size\" {at_least}"));
+            return Err(format!("\"{prefix}_busy_buffers_size\" {at_least}"));
         }
         let busy = self.busy_buffers_size.unwrap_or(2 * size);
         if busy > (buffers.count - 1).saturating_mul(buffers.size) {
-            return fail(format!(
+            return Err(format!(
                 "\"{prefix}_busy_buffers_size\" must be less than the size of all \
                  \"{prefix}_buffers\" minus one buffer"
             ));
         }
         if self.temp_file_write_size.is_some_and(|write| write < size) {
-            return fail(format!("\"{prefix}_temp_file_write_size\" {at_least}"));
+            return Err(format!("\"{prefix}_temp_file_write_size\" {at_least}"));
         }
-        let max_temp_file_size = self.max_temp_file_size.unwrap_or(1 << 30);
-        if max_temp_file_size != 0 && max_temp_file_size < size {
-            return fail(format!(
+        if self.max_temp_file_size.is_some_and(|max| max != 0 && max < size) {
+            return Err(format!(
                 "\"{prefix}_max_temp_file_size\" must be equal to zero to disable temporary files \
-                 usage or must be equal to or greater than the maximum of the value of \
-                 \"{prefix}_buffer_size\" and one of the \"{prefix}_buffers\""
+                 usage or {at_least}"
             ));
         }
+        Ok(())
+    }
+
+    fn buffers(&self) -> Bufs {
+        self.buffers.unwrap_or(Bufs { count: 8, size: PAGE_BYTES })
+    }
+
+    /// Fills in the defaults. `prefix`: `proxy`, `fastcgi` …
+    pub fn settings(&self, prefix: &str, b: &mut Builder<'_, '_, '_>) -> Result<Settings, Error> {
+        let buffers = self.buffers();
+        let max_temp_file_size = self.max_temp_file_size.unwrap_or(1 << 30);
         let temp_path = self.temp_path.clone().unwrap_or_else(|| {
             let path = b.cx.default_temp_path(prefix);
             Arc::new(TempPath { path, levels: [1, 2, 0] })
@@ -352,7 +376,7 @@ impl Conf {
             pass_request_headers: self.pass_request_headers.unwrap_or(true),
             pass_request_body: self.pass_request_body.unwrap_or(true),
             pass_trailers: self.pass_trailers.unwrap_or(false),
-            buffer_size: buffer_size as usize,
+            buffer_size: self.buffer_size.unwrap_or(PAGE_BYTES) as usize,
             buffers_bytes: buffers.count.saturating_mul(buffers.size) as usize,
             busy_bytes: self.busy_buffers_size.map(|bytes| bytes as usize),
             temp_write_bytes: self.temp_file_write_size.map(|bytes| bytes as usize),

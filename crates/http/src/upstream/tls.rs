@@ -5,7 +5,7 @@
 
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
 
-use forebay_conf::Error;
+use forebay_conf::{Arg, Error, Node};
 use forebay_rt::transport::Socket;
 use forebay_session::{
     log::Severity,
@@ -13,6 +13,7 @@ use forebay_session::{
         client::{Client as Secure, Identity, Settings},
         server::Context,
     },
+    var::Template,
 };
 use forebay_tls::ConnectError;
 
@@ -23,7 +24,12 @@ use super::{
     exchange::{Exchange, Failure},
     settings::Next,
 };
-use crate::{client::Client, core, module::Builder, request::Request};
+use crate::{
+    client::Client,
+    core,
+    module::{Builder, Cx},
+    request::Request,
+};
 
 /// What locations with the same settings share while the configuration loads.
 #[derive(Default)]
@@ -129,6 +135,13 @@ fn complain(r: &Request, error: &ConnectError) {
     r.log_error(severity, format_args!("{text} while {DOING}"));
 }
 
+/// A directive whose value may hold variables, which must exist wherever it stands.
+pub fn set_template(slot: &mut Option<Arg>, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
+    let arg = node.arg(0)?;
+    Template::parse(&arg.value, arg.span, &mut cx.registry)?;
+    Level::set_arg(slot, node)
+}
+
 /// The table of the directives about TLS and all that protocols of application servers share, for a
 /// prefix; further rows may follow. The module's settings are [`super::settings::Shared`].
 #[macro_export]
@@ -143,7 +156,7 @@ macro_rules! upstream_tls_directives {
                 $crate::module::ANY,
                 forebay_conf::Arity::ONE,
                 "The certificate to show to upstreams.",
-                |c, n, _| $crate::upstream::tls::Level::set_arg(&mut c.shared().tls.certificate, n),
+                |c, n, cx| $crate::upstream::tls::set_template(&mut c.shared().tls.certificate, n, cx),
             ),
             $crate::module::set(
                 concat!($p, "_ssl_certificate_cache"),
@@ -166,8 +179,8 @@ macro_rules! upstream_tls_directives {
                 $crate::module::ANY,
                 forebay_conf::Arity::ONE,
                 "The key of that certificate.",
-                |c, n, _| {
-                    $crate::upstream::tls::Level::set_arg(&mut c.shared().tls.certificate_key, n)
+                |c, n, cx| {
+                    $crate::upstream::tls::set_template(&mut c.shared().tls.certificate_key, n, cx)
                 },
             ),
             $crate::module::set(
@@ -204,7 +217,7 @@ macro_rules! upstream_tls_directives {
                 $crate::module::ANY,
                 forebay_conf::Arity::ONE,
                 "The name that the certificate of an upstream must be for, and that is sent to it.",
-                |c, n, _| $crate::upstream::tls::Level::set_arg(&mut c.shared().tls.name, n),
+                |c, n, cx| $crate::upstream::tls::set_template(&mut c.shared().tls.name, n, cx),
             ),
             $crate::module::set(
                 concat!($p, "_ssl_password_file"),
@@ -287,3 +300,16 @@ macro_rules! upstream_tls_directives {
 
 /// The settings of a level, under a name for the table.
 pub use forebay_session::ssl::client::Settings as Level;
+
+#[cfg(test)]
+mod tests {
+    use crate::testing;
+
+    #[test]
+    fn variables_must_exist_where_nothing_is_passed_on_too() {
+        for directive in ["proxy_ssl_name", "proxy_ssl_certificate", "proxy_ssl_certificate_key"] {
+            let said = testing::conf_error(&format!("{directive} $nothing;"));
+            assert!(said.contains("unknown \"nothing\" variable"), "{directive}: {said}");
+        }
+    }
+}

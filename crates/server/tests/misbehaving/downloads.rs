@@ -139,12 +139,14 @@ fn a_client_of_http_1_0_gets_no_chunks() {
 fn statuses_without_body_have_none() {
     let origin = Origin::start(|conn| {
         while let Some(request) = conn.request()? {
-            match request.line().contains("/304") {
-                true => conn.send(
-                    b"HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\nETag: \"x\"\r\n\r\n",
-                )?,
-                false => conn.send(b"HTTP/1.1 204 No Content\r\n\r\n")?,
-            }
+            let line = request.line();
+            conn.send(match line.split(' ').nth(1) {
+                Some("/304") => {
+                    b"HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\nETag: \"x\"\r\n\r\n"
+                }
+                Some("/sized") => b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n",
+                _ => b"HTTP/1.1 204 No Content\r\n\r\n",
+            })?;
         }
         Ok(())
     });
@@ -157,6 +159,10 @@ fn statuses_without_body_have_none() {
             assert_eq!(ask(server.addr(), &get("/204")), "204 ", "{kind}");
         }
         assert_eq!(origin.connections() - before, 1, "{kind}");
+        let mut client = client(&server);
+        client.send(b"GET /sized HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        let text = String::from_utf8(client.read_to_end().unwrap()).unwrap();
+        assert_eq!(text.contains("Content-Length: 5"), kind == Kind::Nginx, "{text}");
     });
 }
 

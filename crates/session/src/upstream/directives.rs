@@ -149,6 +149,8 @@ pub fn state(settings: &mut Settings, node: &Node, loader: &mut Loader<'_>) -> D
 }
 
 /// Sets the method; nginx warns when there was one.
+///
+/// DIFFERS(keepalive-order): nginx warns as well when there was a `keepalive`, which it forgets.
 fn set_method(settings: &mut Settings, method: Method, node: &Node, loader: &mut Loader<'_>) {
     if settings.method.replace(method).is_some() {
         loader.warn(node.span, "load balancing method redefined");

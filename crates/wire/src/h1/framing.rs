@@ -297,6 +297,7 @@ pub fn response_framing(
     let mut framing =
         ResponseFraming { length, keep_alive, nominates, ..ResponseFraming::default() };
     match head.status {
+        // DIFFERS(upgrade-not-asked): nginx passes it on.
         101 if !sent.upgrade || !http11 || !upgrade => {
             return Err(BadResponse::UnexpectedUpgrade);
         }

@@ -286,6 +286,7 @@ impl Module for Proxy {
     }
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        conf.shared.check("proxy", b.around::<Conf>().map(|outer| &outer.shared), b)?;
         let kind = b.location.kind;
         let inner = matches!(kind, Kind::If | Kind::LimitExcept);
         let outer = || b.enclosing::<Conf>().and_then(|conf| conf.pass.clone());

@@ -131,6 +131,7 @@ impl Stays {
     pub fn new<'a>(set: impl Iterator<Item = &'a [u8]>) -> Stays {
         let mut stays = Stays::default();
         OURS.iter().for_each(|id| stays.known |= 1 << *id as u8);
+        // DIFFERS(hop-by-hop-fields): nginx passes it on.
         set.chain([&b"Proxy-Connection"[..]]).for_each(|name| stays.hide(name));
         stays
     }

@@ -220,6 +220,9 @@ pub fn set_cookie_flags(c: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Resul
         return Ok(());
     }
     let arg = node.arg(0)?;
+    if node.args.len() == 1 {
+        return Err(forebay_conf::value::invalid_parameter(arg));
+    }
     let name = match arg.value.strip_prefix(b"~") {
         Some(text) => CookieName::Regex(Regex::compile(text, true, arg.span)?),
         None => CookieName::Text(Template::parse(&arg.value, arg.span, &mut cx.registry)?),
