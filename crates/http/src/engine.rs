@@ -8,6 +8,7 @@
 
 use std::{future::Future, pin::Pin};
 
+use bytes::Bytes;
 use forebay_session::log::Severity;
 use forebay_wire::{
     h1::{BodyLength, Method},
@@ -20,6 +21,7 @@ use crate::{
     handler::{Filtered, Flow, Handler},
     plan::{LocId, Plan},
     request::Request,
+    response::Field,
     special, tls,
     tree::{self, Located},
 };
@@ -503,8 +505,18 @@ fn show(plan: &Plan, r: &mut Request, page: &ErrorPage) -> Shown {
                 _ => 302,
             };
             r.error_status = status;
+            let before = r.response.fields.len();
             r.response.location = Some(target.into());
             self::page(plan, r, status);
+            if before > 0
+                && let Some(value) =
+                    r.response.location.take_if(|location| location.first() != Some(&b'/'))
+            {
+                // It stands behind what was there already: `WWW-Authenticate` of a subrequest.
+                let before = before.min(r.response.fields.len());
+                let name = Bytes::from_static(b"Location");
+                r.response.fields.insert(before, Field { name, value });
+            }
             Shown::Complete
         }
     }
