@@ -175,6 +175,8 @@ pub struct Request {
     pub input: Rc<Input>,
     /// The server chosen.
     pub server: ServerId,
+    /// The one before the host was known: that of the handshake, or the listener's default.
+    pub first_server: ServerId,
     /// The location (or `if`, `limit_except` in it) whose settings hold now.
     pub location: LocId,
     /// The method; an `error_page` turns it into GET.
@@ -338,6 +340,7 @@ impl Request {
             method: input.head.method,
             input,
             server,
+            first_server: server,
             uri,
             args,
             uri_was_escaped: false,

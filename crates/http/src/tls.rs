@@ -108,6 +108,9 @@ pub fn admit(r: &mut Request) -> Result<(), u16> {
     if tls.host.as_ref().is_some_and(|host| **host != *r.input.host) {
         let why = "client attempted to request the server name different from the one that was \
                    negotiated";
+        // It is still that server's request.
+        r.server = r.first_server;
+        r.location = r.plan.server(r.server).location;
         return refuse(r, 421, format_args!("{why}"));
     }
     match session.verdict() {

@@ -56,14 +56,18 @@ fn requests_for_another_server_than_the_handshake_s_are_misdirected() {
         ("localhost", "b.test"),
         ("a.test", "nobody.test"),
     ];
-    let [ours, theirs] = both(&over_http2(), |server| {
+    // The page is that of the handshake's server.
+    let page = "server_name a.test; error_page 421 @page; \
+                location @page { return 200 \"of $server_name\n\"; } ";
+    let conf = over_http2().replace("server_name a.test; ", page);
+    let [ours, theirs] = both(&conf, |server| {
         let one = |(name, host): &(&str, &str)| {
             let (url, host) = (format!("https://{name}:{{port}}/"), format!("Host: {host}"));
-            let said = ask(server, &["-o", "/dev/null", "-H", &host, &url]);
+            let said = ask(server, &["-H", &host, &url]);
             format!("{name} {host} {said}")
         };
         asked.iter().map(one).collect()
     });
     assert_eq!(ours, theirs);
-    assert!(ours.contains("421 2\n"), "{ours}");
+    assert!(ours.contains("421 2\n") && ours.contains("of a.test\n421 2\n"), "{ours}");
 }
