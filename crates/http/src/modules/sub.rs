@@ -312,17 +312,10 @@ impl Replacer {
         out.into()
     }
 
-    /// What was held back, once nothing more comes: no match after all, but what follows its first
-    /// bytes may hold shorter ones.
+    /// What was held back, once nothing more comes. As in nginx, shorter patterns are not looked for
+    /// within the beginning of a longer one.
     fn finish(&mut self) -> Bytes {
-        let mut out = Vec::new();
-        while !self.held.is_empty() {
-            let held = mem::take(&mut self.held);
-            out.push(held[0]);
-            let rest = self.feed(Bytes::copy_from_slice(&held[1..]));
-            out.extend_from_slice(&rest);
-        }
-        out.into()
+        mem::take(&mut self.held).into()
     }
 }
 
@@ -382,6 +375,7 @@ mod tests {
             ("sub_filter abc 1; sub_filter b 2;", "ab abc b", "a2 1 b"),
             ("sub_filter b 2; sub_filter abc 1;", "ab abc b", "a2 1 b"),
             ("sub_filter abcd 1; sub_filter ab 2;", "abab abcd", "2ab 1"),
+            ("sub_filter abc 1; sub_filter b 2;", "xxab", "xxab"),
             ("sub_filter a 1; sub_filter a 2;", "aaa", "12a"),
             ("sub_filter longest 1; sub_filter t 2;", "longes t longest", "longes 2 1"),
             ("sub_filter '</head>' '$host</head>';", "<HEAD></HEAD>", "<HEAD></head>"),
