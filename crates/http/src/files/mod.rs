@@ -415,8 +415,19 @@ pub fn content_type(r: &Request) -> Bytes {
         return known.clone();
     }
     let core = &r.location().core;
-    let known = extension(&r.uri).and_then(|extension| core.types.find(extension));
+    let extension = if r.is_as_sent { extension_as_sent(&r.uri) } else { extension(&r.uri) };
+    let known = extension.and_then(|extension| core.types.find(extension));
     known.unwrap_or(&core.default_type).clone()
+}
+
+/// The extension in a path as a client sent it: of dots that a name begins with, the first two and what
+/// follows them begin none (the states of `ngx_http_parse_complex_uri`).
+fn extension_as_sent(uri: &[u8]) -> Option<&[u8]> {
+    let name = &uri[memchr::memrchr(b'/', uri).map_or(0, |slash| slash + 1)..];
+    let passed_over = name.iter().take(2).take_while(|ch| **ch == b'.').count() + 1;
+    let rest = name.get(passed_over..)?;
+    let dot = memchr::memrchr(b'.', rest)?;
+    Some(&rest[dot + 1..]).filter(|extension| !extension.is_empty())
 }
 
 /// What follows the last dot of the last name, unless the name begins with it

@@ -170,10 +170,7 @@ fn set_name(
                 }
                 Ok(Name::Var(cx.registry.used(&name, arg.span)))
             }
-            None => {
-                map::know(&arg.value, cx);
-                Ok(Name::Fixed(Bytes::copy_from_slice(&arg.value)))
-            }
+            None => Ok(Name::Fixed(map::know(&arg.value, cx))),
         }
     })
 }

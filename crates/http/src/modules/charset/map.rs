@@ -72,13 +72,16 @@ impl Maps {
     }
 }
 
-/// The configuration names a charset (`ngx_http_add_charset`).
-pub fn know(name: &[u8], cx: &mut Cx<'_, '_>) {
+/// The configuration names a charset; answers how it did so first (`ngx_http_add_charset`).
+pub fn know(name: &[u8], cx: &mut Cx<'_, '_>) -> Bytes {
     let maps = Arc::get_mut(&mut cx.shared::<Charsets>().maps);
     let maps = maps.expect("not shared before levels are built");
-    if !maps.knows(name) {
-        maps.known.push(Bytes::copy_from_slice(name));
+    if let Some(known) = maps.known.iter().find(|known| known.eq_ignore_ascii_case(name)) {
+        return known.clone();
     }
+    let name = Bytes::copy_from_slice(name);
+    maps.known.push(name.clone());
+    name
 }
 
 /// A table from one charset to another.
