@@ -111,8 +111,9 @@ fn a_rejected_name_is_an_alert_and_garbage_fails() {
         let (settings, _) = settings(Key::P256);
         let server = ServerConfig::new(&settings).unwrap();
         for (bytes, want) in [
-            (&b"\x80\x2e\x01\x03\x01\x00\x15"[..], "wrong version number"),
-            (b"\x16\x03\x01\x00\x05\x02\x00\x00\x01\x00", "length mismatch"),
+            (&b"\x80\x09\x01\x03\x01\0\0\0\0\0\0"[..], "unsupported protocol"),
+            (b"\xff\x2e\x02\x03\x01\x00\x15", "wrong version number"),
+            (b"\x16\x03\x01\x00\x05\x02\x00\x00\x01\x00", "unexpected message"),
             (b"\x16\x03\x01\x00\x06\x01\x00\x00\x02\x03\x03", "length mismatch"),
         ] {
             let (ours, mut theirs) = pair();
