@@ -100,7 +100,12 @@ impl Decoder {
             }
             if self.state != State::Data {
                 let of_trailers = self.state >= State::TrailerStart;
-                self.state = self.frame(ch)?;
+                self.state = match self.frame(ch) {
+                    Ok(state) => state,
+                    // What came before the fault is data; the next call tells.
+                    Err(_) if !step.data.is_empty() => break,
+                    Err(reject) => return Err(reject),
+                };
                 if of_trailers {
                     if step.trailers.is_empty() {
                         step.trailers.start = step.consumed;
