@@ -2,7 +2,10 @@
 //! (`ngx_http_special_response.c`).
 
 use bytes::Bytes;
-use forebay_wire::h1::{FieldId, Method, encode::write_decimal};
+use forebay_wire::h1::{
+    FieldId, Method,
+    encode::{write_decimal, write_named},
+};
 
 use crate::{
     body::Body,
@@ -10,8 +13,14 @@ use crate::{
     request::{Peer, Request},
 };
 
+macro_rules! version {
+    () => {
+        "1.31.5"
+    };
+}
+
 /// Our version of nginx's `NGX_VER`: what clients and scripts know how to read.
-pub const NGINX_VERSION: &str = "1.31.5";
+pub const NGINX_VERSION: &str = version!();
 /// `server_tokens build`: which build of that version this is.
 pub const BUILD: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 
@@ -78,12 +87,23 @@ fn explanation(status: u16) -> Option<(&'static str, &'static str)> {
 pub fn server_name(r: &Request) -> Bytes {
     match &*r.location().core.server_tokens {
         ServerTokens::On => {
-            const NAME: &str = "nginx/1.31.5";
+            const NAME: &str = concat!("nginx/", version!());
             Bytes::from_static(NAME.as_bytes())
         }
         ServerTokens::Off => Bytes::from_static(b"nginx"),
         ServerTokens::Build => Bytes::from(format!("nginx/{NGINX_VERSION} ({BUILD})")),
         ServerTokens::Text(template) => template.value(r).into(),
+    }
+}
+
+/// Writes the `Server` field of HTTP/1, if there is to be one.
+pub fn write_server(r: &Request, out: &mut Vec<u8>) {
+    if let ServerTokens::On = &*r.location().core.server_tokens {
+        return out.extend_from_slice(concat!("Server: nginx/", version!(), "\r\n").as_bytes());
+    }
+    let name = server_name(r);
+    if !name.is_empty() {
+        write_named(out, b"Server: ", &name);
     }
 }
 

@@ -420,21 +420,26 @@ pub fn content_type(r: &Request) -> Bytes {
     known.unwrap_or(&core.default_type).clone()
 }
 
+/// What follows the last slash: names are short, and a search costs more to begin than to look.
+fn last_name(uri: &[u8]) -> &[u8] {
+    &uri[uri.iter().rposition(|ch| *ch == b'/').map_or(0, |slash| slash + 1)..]
+}
+
 /// The extension in a path as a client sent it: of dots that a name begins with, the first two and what
 /// follows them begin none (the states of `ngx_http_parse_complex_uri`).
 fn extension_as_sent(uri: &[u8]) -> Option<&[u8]> {
-    let name = &uri[memchr::memrchr(b'/', uri).map_or(0, |slash| slash + 1)..];
+    let name = last_name(uri);
     let passed_over = name.iter().take(2).take_while(|ch| **ch == b'.').count() + 1;
     let rest = name.get(passed_over..)?;
-    let dot = memchr::memrchr(b'.', rest)?;
+    let dot = rest.iter().rposition(|ch| *ch == b'.')?;
     Some(&rest[dot + 1..]).filter(|extension| !extension.is_empty())
 }
 
 /// What follows the last dot of the last name, unless the name begins with it
 /// (`ngx_http_set_exten`).
 pub fn extension(uri: &[u8]) -> Option<&[u8]> {
-    let name = &uri[memchr::memrchr(b'/', uri).map_or(0, |slash| slash + 1)..];
-    match memchr::memrchr(b'.', name) {
+    let name = last_name(uri);
+    match name.iter().rposition(|ch| *ch == b'.') {
         None | Some(0) => None,
         Some(dot) => Some(&name[dot + 1..]).filter(|extension| !extension.is_empty()),
     }

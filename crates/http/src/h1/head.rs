@@ -56,10 +56,7 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
         _ => write_status_line(out, response.status),
     }
     if !response.has_server {
-        let server = special::server_name(r);
-        if !server.is_empty() {
-            write_named(out, b"Server: ", &server);
-        }
+        special::write_server(r, out);
     }
     if !response.has_date {
         out.extend_from_slice(b"Date: ");
