@@ -182,9 +182,11 @@ impl State {
         f(inner.attempts.last_mut().expect("just made sure of"))
     }
 
-    /// Gives the memory of the last head away for the next one.
+    /// Gives the memory of the last head away for the next one; nothing is left of what it said.
     pub fn take_head(&self) -> ResponseHead {
-        std::mem::take(&mut self.inner.borrow_mut().head)
+        let mut head = std::mem::take(&mut self.inner.borrow_mut().head);
+        head.clear();
+        head
     }
 
     /// Keeps the head of a response, for `$upstream_http_…`.

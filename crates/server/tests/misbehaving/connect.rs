@@ -28,6 +28,20 @@ fn open(server: &Server, target: SocketAddr, early: &[u8]) -> (Client, String) {
     (client, String::from_utf8(head).unwrap())
 }
 
+#[test]
+fn a_tunnel_has_nothing_of_the_response_before_it() {
+    let backend = Origin::answering("HTTP/1.1 200 OK\r\nX-A: b\r\nContent-Length: 2\r\n\r\nhi");
+    let origin = Origin::start(echo);
+    let inside = format!("tunnel_pass; location /p {{ proxy_pass http://{}; }}", backend.addr());
+    let server = forebay(&inside);
+    for _ in 0..3 {
+        assert_eq!(ask(server.addr(), &crate::get("/p")), "200 hi");
+        let (mut client, head) = open(&server, origin.addr(), b"early");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && !head.contains("X-A"), "{head}");
+        assert_eq!(client.read_exactly(5).unwrap(), b"early");
+    }
+}
+
 /// Says back what comes, with its last words when the other side has ended.
 fn echo(conn: &mut Conn) -> std::io::Result<()> {
     while let Ok(byte) = conn.take(1) {

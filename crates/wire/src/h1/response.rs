@@ -123,7 +123,8 @@ impl ResponseHead {
         self.fields.iter().find(|field| field.id == id).map(|field| field.value)
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
         let (mut fields, mut skipped) =
             (std::mem::take(&mut self.fields), std::mem::take(&mut self.skipped));
         fields.clear();
