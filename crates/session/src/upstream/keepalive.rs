@@ -344,19 +344,21 @@ impl<C> Inner<C> {
 
     /// Closes the connection that was not used for longest.
     fn evict(&self) {
-        let shards = self.made();
-        let oldest = shards
-            .filter_map(|shard| Some((lock(shard).items.front()?.since_ms, shard)))
-            .min_by_key(|(since_ms, _)| *since_ms);
-        let Some((_, shard)) = oldest else { return };
-        let mut keeping = lock(shard);
-        // Another thread may have been faster; then there is room again.
-        let evicted = keeping.items.pop_front();
-        if evicted.is_some() {
+        loop {
+            let oldest = self
+                .made()
+                .filter_map(|shard| Some((lock(shard).items.front()?.since_ms, shard)))
+                .min_by_key(|(since_ms, _)| *since_ms);
+            let Some((_, shard)) = oldest else { return };
+            let mut keeping = lock(shard);
+            // Another thread may have been faster, for a connection of its own that was too much.
+            let Some(evicted) = keeping.items.pop_front() else { continue };
             keeping.counts.evicted += 1;
             self.left(shard, &keeping, 1);
+            drop(keeping);
+            // Closed outside of the lock.
+            return drop(evicted);
         }
-        drop(keeping);
     }
 
     /// Closes some connections of a shard, outside its lock.
