@@ -136,6 +136,7 @@ pub async fn reject(r: &mut Request, client: &mut dyn Client, status: u16) {
 /// Runs a subrequest ([`Request::subrequest`]) to its response. Its body is to be pulled by whoever
 /// asked, and it is to be logged then ([`Request::log_subrequest`]).
 pub fn subrequest<'a>(r: &'a mut Request) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+    r.main.doing.take();
     Box::pin(async move { answer(r, &mut Nobody).await })
 }
 

@@ -246,6 +246,9 @@ pub struct Main {
     pub limit_req: Cell<Option<Verdict>>,
     /// What `limit_conn` made of it; it is asked once.
     pub limit_conn: Cell<Option<Verdict>>,
+    /// What the connection was last at, for lines of the error log that come while a response is made:
+    /// nothing, or ` while …` (nginx's `log->action`).
+    pub doing: Cell<&'static str>,
     /// What modules keep for the request, one value of a type.
     contexts: RefCell<Vec<Box<dyn Any>>>,
 }
@@ -281,6 +284,7 @@ impl Main {
         self.real.take();
         self.limit_req.take();
         self.limit_conn.take();
+        self.doing.take();
         self.contexts.get_mut().clear();
     }
 }

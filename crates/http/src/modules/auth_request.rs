@@ -119,8 +119,7 @@ impl Ask {
             }
             200..=299 => Flow::Allow,
             status => {
-                // What nginx's connection was at last: an upstream leaves that behind.
-                let doing = if child.upstream.is_used() { " while sending to client" } else { "" };
+                let doing = r.main.doing.get();
                 let text = format_args!("auth request unexpected status: {status}{doing}");
                 r.log_error(Severity::Error, text);
                 Flow::Deny(500)

@@ -127,6 +127,7 @@ pub fn status_of(r: &Request, path: &[u8], failed: Failed) -> u16 {
 
 /// Makes `r.response` the whole of a file, with its validators and its type.
 pub fn respond(r: &mut Request, file: Rc<OpenFile>) {
+    r.main.doing.set(" while sending response to client");
     let content_type = files::content_type(r);
     let etag = r.location().core.etag;
     let response = &mut r.response;

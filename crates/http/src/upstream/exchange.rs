@@ -597,6 +597,7 @@ impl<P: Protocol> Exchange<'_, P> {
         let Arrived { link, mut codec, framing, mut buf, body_at, request_sent, sender } = arrived;
         let settings = self.protocol.settings();
         let status = codec.head().status;
+        r.main.doing.set(" while sending to client");
         r.upstream.with(|attempt| {
             attempt.status = status;
             attempt.header_ms = Some(attempt.elapsed_ms());

@@ -73,6 +73,8 @@ const LARGE: usize = 4 << 10;
 pub struct Page {
     /// A copy of the request, for variables, subrequests and the log.
     request: Box<Request>,
+    /// What sends it, for the log.
+    doing: &'static str,
     body: Reader,
     input: Bytes,
     parser: Parser,
@@ -143,6 +145,7 @@ impl Page {
     pub fn new(r: &Request, body: Body, value_length: usize, silent_errors: bool) -> Page {
         Page {
             request: Box::new(r.twin()),
+            doing: r.main.doing.get(),
             body: Reader::new(body, r.location().core.output_buffers.1),
             input: Bytes::new(),
             parser: Parser::new(value_length),
@@ -162,12 +165,11 @@ impl Page {
     }
 
     fn fail(&self, text: std::fmt::Arguments<'_>) -> Failed {
-        self.request.log_error(Severity::Error, text);
-        Failed
+        self.scope().fail(text)
     }
 
     fn scope(&self) -> Scope<'_> {
-        Scope { r: &self.request, time_format: &self.time_format }
+        Scope { r: &self.request, doing: self.doing, time_format: &self.time_format }
     }
 
     /// Changes what the pages of the request have in common.
@@ -490,10 +492,9 @@ impl Page {
                     Ok(value) => value,
                     Err(fault) => {
                         if let Some(length) = collect.too_big() {
-                            self.request.log_error(
-                                Severity::Error,
-                                format_args!("too big subrequest response: {length}"),
-                            );
+                            let text = format_args!("too big subrequest response: {length}");
+                            let doing = self.doing;
+                            self.request.log_error(Severity::Error, format_args!("{text}{doing}"));
                         }
                         return Poll::Ready(Err(fault));
                     }

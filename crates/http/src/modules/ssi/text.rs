@@ -30,6 +30,8 @@ pub struct Failed;
 pub struct Scope<'a> {
     /// The request whose page it is.
     pub r: &'a Request,
+    /// What sends the page ([`crate::request::Main::doing`]).
+    pub doing: &'static str,
     /// `config timefmt`.
     pub time_format: &'a [u8],
 }
@@ -67,8 +69,9 @@ impl Scope<'_> {
         clock::format_time(self.time_format, seconds as i64, utc, out)
     }
 
-    fn fail(&self, text: std::fmt::Arguments<'_>) -> Failed {
-        self.r.log_error(Severity::Error, text);
+    /// Tells the error log.
+    pub fn fail(&self, text: std::fmt::Arguments<'_>) -> Failed {
+        self.r.log_error(Severity::Error, format_args!("{text}{}", self.doing));
         Failed
     }
 
