@@ -104,6 +104,15 @@ impl Contender {
     }
 }
 
+impl Drop for Contender {
+    /// Asks it to quit, so that it writes what it writes at its end: a profile of its run.
+    fn drop(&mut self) {
+        if let Running::Server(server) = &mut self.running {
+            server.stop();
+        }
+    }
+}
+
 fn server(plan: &Plan, who: Who, conf: &str) -> Result<Box<Server>, String> {
     let (kind, binary) = match who {
         Who::Forebay => (Kind::Forebay, &plan.forebay),

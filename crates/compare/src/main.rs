@@ -5,6 +5,7 @@
 //! The question: how much processor time does a request take, nginx's over Forebay's? Requests a second
 //! are shown beside it, but on two cores they depend on the load program as much as on the server.
 
+mod build;
 mod contender;
 mod haproxy;
 mod http2;
@@ -13,6 +14,7 @@ mod measure;
 mod report;
 mod rows;
 mod tls;
+mod train;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -54,6 +56,10 @@ struct Args {
     /// Where compare.json and compare.html go.
     #[arg(long, default_value = "results")]
     out: PathBuf,
+    /// Compare nothing, but renew profile/, which release builds use: builds Forebay instrumented and
+    /// puts it under the load of the rows.
+    #[arg(long, conflicts_with_all = ["forebay", "check"])]
+    train: bool,
     /// Fail when a target is missed.
     #[arg(long)]
     check: bool,
@@ -85,6 +91,9 @@ fn run(args: &Args) -> Result<bool, String> {
         return Err("no row has such a name; --list shows them".to_owned());
     }
     raise_open_files(u64::from(args.idle) * 2 + 100);
+    if args.train {
+        return train::run(plan, &rows).map(|()| true);
+    }
     measure::pin_load(&plan);
     match plan.cores {
         Some((server, load)) => println!("server on core {server}, load on core {load}"),
@@ -136,7 +145,8 @@ fn plan(args: &Args) -> Result<Plan, String> {
     let given = args.forebay.clone().or_else(|| std::env::var_os("FOREBAY_BIN").map(PathBuf::from));
     let forebay = match given {
         Some(path) => path,
-        None => build_forebay()?,
+        None if args.train => PathBuf::new(),
+        None => build::release()?,
     };
     Ok(Plan {
         nginx,
@@ -149,25 +159,9 @@ fn plan(args: &Args) -> Result<Plan, String> {
         time: Duration::from_secs(args.seconds),
         connections: args.connections,
         idle: args.idle as usize,
+        only: None,
         cores: measure::two_cores(),
     })
-}
-
-fn build_forebay() -> Result<PathBuf, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
-    let status = Command::new(cargo)
-        .args(["build", "--release", "-p", "forebay-server", "--bin", "forebay", "--manifest-path"])
-        .arg(manifest)
-        .status()
-        .map_err(|e| format!("cargo: {e}"))?;
-    if !status.success() {
-        return Err("forebay does not build".to_owned());
-    }
-    // This program is <target>/release/forebay-compare, or debug in place of release.
-    let exe = std::env::current_exe().map_err(|e| e.to_string())?;
-    let target = exe.parent().and_then(Path::parent).ok_or("no target directory")?;
-    Ok(target.join("release/forebay"))
 }
 
 fn raise_open_files(wanted: u64) {

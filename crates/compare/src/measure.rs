@@ -82,6 +82,8 @@ pub struct Plan {
     pub connections: u32,
     /// Idle connections.
     pub idle: usize,
+    /// The only server to run; all that a row has otherwise.
+    pub only: Option<Who>,
     /// The cores of server and load; none on a machine with a single one.
     pub cores: Option<(usize, usize)>,
 }
@@ -167,6 +169,9 @@ pub fn measure(plan: &Plan, row: &Row, progress: &mut dyn FnMut(u32)) -> Result<
 
 /// Who runs a row: HAProxy only where it is asked for.
 fn contenders(plan: &Plan, row: &Row) -> Vec<Who> {
+    if let Some(only) = plan.only {
+        return vec![only];
+    }
     let mut who = vec![Who::Nginx, Who::Forebay];
     if row.setting == Setting::Proxy && row.load == Load::Requests && plan.haproxy.is_some() {
         who.push(Who::Haproxy);
