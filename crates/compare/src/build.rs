@@ -27,7 +27,10 @@ pub fn instrumented(target: &Path, profiles: &Path) -> Result<PathBuf, String> {
 }
 
 fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // It would take the place of ours, which adds the profile.
+    cargo.env_remove("RUSTC_WRAPPER");
+    cargo
 }
 
 fn forebay(target: &Path, cargo: &mut Command) -> Result<PathBuf, String> {
