@@ -104,7 +104,7 @@ pub struct Inflow<C> {
     codec: C,
     origin: Option<Origin>,
     /// The rest of the request, where it is sent while the response comes.
-    sender: Option<Sender<'static>>,
+    sender: Option<Box<Sender<'static>>>,
     group: GroupRef,
     state: Rc<State>,
     timer: Timer,
@@ -151,7 +151,7 @@ impl Pace {
 
 /// Puts a body that is still coming into the response.
 pub fn attach<C: Codec>(r: &mut Request, inflow: Inflow<C>, buffered: bool) {
-    let uploads = inflow.sender.as_ref().is_some_and(Sender::needs_client);
+    let uploads = inflow.sender.as_ref().is_some_and(|sender| sender.needs_client());
     let inflow = Rc::new(RefCell::new(inflow));
     if uploads {
         r.response.uploading.0 = Some(Rc::new(Uploading(inflow.clone())));
@@ -198,7 +198,7 @@ impl<C: Codec> Inflow<C> {
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         codec: C,
-        (origin, sender): (Origin, Option<Sender<'static>>),
+        (origin, sender): (Origin, Option<Box<Sender<'static>>>),
         group: GroupRef,
         settings: &Settings,
         buffered: bool,

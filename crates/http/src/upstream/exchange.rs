@@ -78,8 +78,8 @@ struct Arrived<C> {
     body_at: usize,
     /// Whether the request was sent whole: else the connection is not used again.
     request_sent: bool,
-    /// What sends the rest of it, where that goes on.
-    sender: Option<Sender<'static>>,
+    /// What sends the rest of it, where that goes on; apart, as it seldom does and all this is moved.
+    sender: Option<Box<Sender<'static>>>,
 }
 
 /// Passes a request on. The answer is `r.response`, or what the flow says.
@@ -502,7 +502,7 @@ impl<P: Protocol> Exchange<'_, P> {
                 // DIFFERS(early-answer-goes-on): nginx stops sending a request body that it has buffered
                 // (`ngx_http_upstream_send_request_handler`).
                 let goes_on = codec.goes_on() || !request_sent && reading.broken.is_none();
-                let sender = goes_on.then(|| sender.detach(client));
+                let sender = goes_on.then(|| Box::new(sender.detach(client)));
                 let buf = reading.buf;
                 return Ok(Arrived { link, codec, framing, buf, body_at, request_sent, sender });
             }
