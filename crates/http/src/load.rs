@@ -366,7 +366,8 @@ fn listener(group: &[&(ServerId, Listen, &core::Conf)], cx: &mut Cx<'_, '_>) -> 
         let unnamed = [ServerName::Exact(Box::default())];
         let list = if conf.own.names.is_empty() { &unnamed[..] } else { &conf.own.names };
         for name in list {
-            if !names.add(name, *server) {
+            // ngx_http_optimize_servers: the names of an address's only server are not looked at.
+            if !names.add(name, *server) && group.len() > 1 {
                 let shown = match name {
                     ServerName::Exact(n) => String::from_utf8_lossy(n).into_owned(),
                     ServerName::Suffix(n) => format!("*{}", String::from_utf8_lossy(n)),

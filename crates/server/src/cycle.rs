@@ -72,6 +72,15 @@ impl Cycle {
         let threads = if purpose == Purpose::Test { 1 } else { core.threads() };
         let before = old.map(|old| &old.sockets);
         let wanted = site.listeners();
+        // ngx_event_process_init counts listening sockets among the connections, and one more.
+        let connections = core.connections();
+        if connections <= wanted.len() as u64 {
+            let sockets = wanted.len();
+            log.emerg(format!(
+                "{connections} worker_connections are not enough for {sockets} listening sockets"
+            ));
+            return None;
+        }
         let sockets = Sockets::open(&wanted, threads, before, inherited, purpose, &log)?;
         let record = files.into_record();
         Some(Cycle { request: request.clone(), record, core, site, sockets, logs, log, pid })

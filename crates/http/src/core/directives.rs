@@ -948,16 +948,26 @@ fn temp_path(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     if c.client_body_temp_path.is_some() {
         return Err(value::duplicate(n));
     }
-    let mut levels = [0; 3];
-    for (index, level) in levels.iter_mut().enumerate().take(n.args.len() - 1) {
-        *level = match n.args[index + 1].lossy().parse() {
-            Ok(length @ 1..=3) => length,
-            _ => return Err(value::unreadable(n, &n.args[index + 1])),
-        };
-    }
+    let levels = levels(n)?;
     let path = cx.loader.full_path(n.args[0].path());
     c.client_body_temp_path = Some(Arc::new(TempPath { path, levels }));
     Ok(())
+}
+
+/// How many characters the directories of each level below a temporary path have
+/// (`ngx_conf_set_path_slot`): ten at most, all together.
+pub fn levels(n: &Node) -> Result<[u8; 3], Error> {
+    let mut levels = [0; 3];
+    for (level, arg) in levels.iter_mut().zip(n.args.iter().skip(1)) {
+        *level = match value::number(&arg.value) {
+            Some(length @ 1..=10) => length as u8,
+            _ => return Err(n.error("invalid value")),
+        };
+    }
+    if levels.iter().sum::<u8>() > 10 {
+        return Err(n.error("invalid value"));
+    }
+    Ok(levels)
 }
 
 fn default_type(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Done {

@@ -20,6 +20,7 @@ use forebay_session::{
     var::{Registry, Template},
 };
 
+pub(crate) use directives::levels;
 pub use error_page::{ErrorPage, Status};
 pub use listen::Listen;
 pub use server_name::ServerName;

@@ -172,8 +172,10 @@ impl Module for Browser {
     }
 }
 
+// The last one counts: ngx_http_modern_browser_value and its sister know no duplicates.
 fn text(slot: &mut Option<Bytes>, node: &Node) -> Result<(), Error> {
-    value::set_once(slot, node, |node| Ok(Bytes::copy_from_slice(&node.arg(0)?.value)))
+    *slot = Some(Bytes::copy_from_slice(&node.arg(0)?.value));
+    Ok(())
 }
 
 fn ancient_browser(conf: &mut Conf, node: &Node, _: &mut Cx<'_, '_>) -> Result<(), Error> {
@@ -199,6 +201,10 @@ fn modern_browser(conf: &mut Conf, node: &Node, _: &mut Cx<'_, '_>) -> Result<()
             false => Err(value::invalid_value(name).with_hint("a version is missing")),
         };
     };
+    let is_it = |known: &Known| name.value.eq_ignore_ascii_case(known.name.as_bytes());
+    let slot = KNOWN.iter().position(is_it).ok_or_else(|| {
+        Error::emerg(name.span, format!("unknown browser name \"{}\"", name.lossy()))
+    })?;
     let read = |text: &[u8]| {
         let mut reader = Version::default();
         text.iter().all(|byte| reader.take(*byte)).then(|| reader.value())
@@ -206,10 +212,6 @@ fn modern_browser(conf: &mut Conf, node: &Node, _: &mut Cx<'_, '_>) -> Result<()
     let number = read(&version.value).ok_or_else(|| {
         let text = format!("invalid browser version \"{}\"", version.lossy());
         Error::emerg(version.span, text)
-    })?;
-    let is_it = |known: &Known| name.value.eq_ignore_ascii_case(known.name.as_bytes());
-    let slot = KNOWN.iter().position(is_it).ok_or_else(|| {
-        Error::emerg(name.span, format!("unknown browser name \"{}\"", name.lossy()))
     })?;
     modern.browsers.push((slot, number));
     Ok(())
@@ -341,11 +343,19 @@ mod tests {
             ("modern_browser msie x;", "invalid browser version \"x\""),
             ("modern_browser lynx 1.0;", "unknown browser name \"lynx\""),
             ("modern_browser msie;", "invalid value \"msie\""),
-            ("modern_browser_value a; modern_browser_value b;", "directive is duplicate"),
+            ("modern_browser lynx x;", "unknown browser name \"lynx\""),
         ];
         for (conf, want) in cases {
             let error = testing::conf_error(conf);
             assert!(error.contains(want), "{conf}: {error}");
         }
+    }
+
+    #[test]
+    fn the_last_value_counts() {
+        let conf = "modern_browser_value a; modern_browser_value b; modern_browser msie 1.0;";
+        let r = testing::request(conf, "GET / HTTP/1.1\r\n\r\n");
+        let rules: &Rules = r.location().setting().unwrap();
+        assert_eq!(rules.modern_value, "b");
     }
 }

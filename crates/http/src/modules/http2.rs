@@ -86,6 +86,10 @@ impl Module for Http2 {
             "The input buffer of a worker; here buffers are taken as frames come.",
             |c, n, cx| {
                 value::set_size(&mut c.recv_buffer_size, n)?;
+                // ngx_http_v2_recv_buffer_size: twice NGX_HTTP_V2_STATE_BUFFER_SIZE.
+                if c.recv_buffer_size < Some(32) {
+                    return Err(n.error("value is too small"));
+                }
                 let text = "the \"http2_recv_buffer_size\" directive changes nothing here: buffers \
                             are taken as frames come";
                 cx.loader.info(n.span, text);
@@ -205,7 +209,7 @@ fn body_preread_size(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Result<(), E
     let max = forebay_wire::h2::MAX_WINDOW;
     value::set_size(&mut c.body_preread_size, n)?;
     if c.body_preread_size > Some(u64::from(max)) {
-        let text = format!("the maximum body preread size is {max}");
+        let text = format!("the maximum body preread buffer size is {max}");
         return Err(Error::emerg(n.span, text));
     }
     Ok(())
@@ -263,7 +267,14 @@ mod tests {
     fn values_out_of_bounds_are_errors() {
         for (line, error) in [
             ("http2_chunk_size 0;", "the http2 chunk size cannot be zero"),
-            ("http2_body_preread_size 3000m;", "the maximum body preread size is 2147483647"),
+            (
+                "http2_body_preread_size 3000m;",
+                "the maximum body preread buffer size is 2147483647",
+            ),
+            (
+                "http2_recv_buffer_size 31;",
+                "\"http2_recv_buffer_size\" directive value is too small",
+            ),
             ("http2_max_concurrent_streams 0;", "value must be equal to or greater than 1"),
             ("http2 yes;", "invalid value \"yes\""),
         ] {

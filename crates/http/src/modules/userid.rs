@@ -118,7 +118,7 @@ impl Module for UserId {
             &["off | flag ..."],
             "off",
             ANY,
-            Arity::SOME,
+            Arity::between(1, 3),
             "Attributes of the cookie.",
             |c, n, cx| {
                 let mut table = vec![("off", FLAGS_OFF)];
@@ -259,10 +259,7 @@ fn mark(node: &Node) -> Result<Option<u8>, Error> {
     match &*arg.value {
         b"off" => Ok(None),
         [mark] if mark.is_ascii_alphanumeric() || *mark == b'=' => Ok(Some(*mark)),
-        _ => {
-            let text = "value must be \"off\" or a single letter, digit or \"=\"";
-            Err(Error::emerg(arg.span, text))
-        }
+        _ => Err(node.error("value must be \"off\" or a single letter, digit or \"=\"")),
     }
 }
 
@@ -541,9 +538,13 @@ mod tests {
     fn wrong_directives_have_nginx_texts() {
         let cases = [
             ("userid yes;", "invalid value \"yes\""),
-            ("userid_mark ab;", "value must be \"off\" or a single letter, digit or \"=\""),
+            (
+                "userid_mark ab;",
+                "\"userid_mark\" directive value must be \"off\" or a single letter, digit or \"=\"",
+            ),
             ("userid_mark -;", "value must be \"off\" or a single letter, digit or \"=\""),
             ("userid_expires x;", "\"userid_expires\" directive invalid value"),
+            ("userid_flags off off off off;", "invalid number of arguments"),
             ("userid_flags x;", "invalid value \"x\""),
             ("userid_service x;", "\"userid_service\" directive invalid number"),
             ("userid_path /; userid_path /;", "\"userid_path\" directive is duplicate"),

@@ -225,22 +225,23 @@ impl Conf {
             if node.args.len() == 1 && arg.is("off") {
                 return Ok(Arc::new(Local::Off));
             }
-            let transparent = match node.args.get(1) {
-                None => false,
-                Some(word) if word.is("transparent") => {
-                    cx.transparent = true;
-                    true
-                }
-                Some(word) => return Err(value::invalid_parameter(word)),
-            };
             let address = Template::parse(&arg.value, arg.span, &mut cx.registry)?;
-            let local = match address.as_text() {
+            let word = node.args.get(1);
+            let transparent = word.is_some_and(|word| word.is("transparent"));
+            let bind = match address.as_text() {
                 Some(text) => {
-                    let bind = parse_bind(text, transparent);
                     let fail =
                         || Error::emerg(arg.span, format!("invalid address \"{}\"", arg.lossy()));
-                    Local::Fixed(bind.ok_or_else(fail)?)
+                    Some(parse_bind(text, transparent).ok_or_else(fail)?)
                 }
+                None => None,
+            };
+            if let Some(word) = word.filter(|_| !transparent) {
+                return Err(value::invalid_parameter(word));
+            }
+            cx.transparent |= transparent;
+            let local = match bind {
+                Some(bind) => Local::Fixed(bind),
                 None => Local::Computed { address, transparent },
             };
             Ok(Arc::new(local))
@@ -250,13 +251,7 @@ impl Conf {
     /// `temp_path path [level1 [level2 [level3]]]`.
     pub fn set_temp_path(&mut self, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
         let path = value::set_once(&mut self.temp_path, node, |node| {
-            let mut levels = [0; 3];
-            for (level, arg) in levels.iter_mut().zip(node.args.iter().skip(1)) {
-                *level = match value::number(&arg.value) {
-                    Some(length @ 1..=3) => length as u8,
-                    _ => return Err(value::invalid_value(arg)),
-                };
-            }
+            let levels = core::levels(node)?;
             let path = cx.loader.full_path(node.arg(0)?.path());
             Ok(Arc::new(TempPath { path, levels }))
         });

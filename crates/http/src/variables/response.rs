@@ -17,6 +17,7 @@ pub(super) fn register(registry: &mut Registry<Request>) {
         .builtin("request_completion", |r, out| put(out, if r.completed { b"OK" } else { b"" }));
     registry.builtin("status", status);
     registry.builtin("sent_http_connection", |r, out| {
+        // DIFFERS(connection-logged): ngx_http_set_keepalive clears `r->keepalive` before the log phase.
         put(
             out,
             match (r.response.status, r.keep_alive) {

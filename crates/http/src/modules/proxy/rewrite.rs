@@ -232,6 +232,7 @@ pub fn set_cookie_flags(c: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Resul
         let template = Template::parse(&arg.value, arg.span, &mut cx.registry)?;
         flags.push(match template.as_text() {
             Some(text) => {
+                // DIFFERS(cookie-flags-known): a misspelt flag protects nothing, and nobody would notice.
                 let invalid = || forebay_conf::value::invalid_parameter(arg);
                 FlagWord::Fixed(flag(text).ok_or_else(invalid)?)
             }
@@ -375,4 +376,17 @@ fn named(attribute: &[u8], name: &[u8]) -> bool {
 /// The parts of a `Set-Cookie`, without the spaces around them.
 fn split(value: &[u8]) -> Vec<&[u8]> {
     value.split(|ch| *ch == b';').map(<[u8]>::trim_ascii).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing;
+
+    #[test]
+    fn unknown_cookie_flags_are_refused() {
+        for flags in ["10s", "secure samesite=no", "\"\""] {
+            let error = testing::conf_error(&format!("proxy_cookie_flags a {flags};"));
+            assert!(error.contains("invalid parameter \""), "{flags}: {error}");
+        }
+    }
 }
