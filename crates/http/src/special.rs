@@ -162,14 +162,27 @@ fn page(r: &Request, error: u16) -> Option<Bytes> {
 }
 
 fn is_msie_or_chrome(agent: &[u8]) -> bool {
-    is_msie(agent) || memchr::memmem::find(agent, b"Chrome/").is_some()
+    let has = |text: &[u8]| memchr::memmem::find(agent, text).is_some();
+    is_msie(agent) || (has(b"Chrome/") && !has(b"Gecko/") && !has(b"Opera"))
 }
 
-/// Old MSIE, which takes `Refresh` for redirects where `msie_refresh` says so.
+/// MSIE, which takes `Refresh` for redirects where `msie_refresh` says so
+/// (`ngx_http_process_user_agent`).
 pub fn is_msie(agent: &[u8]) -> bool {
     let at = memchr::memmem::find(agent, b"MSIE ");
     let opera = memchr::memmem::find(agent, b"Opera").is_some();
-    at.is_some_and(|at| agent.get(at + 6) == Some(&b'.')) && !opera
+    at.is_some_and(|at| at + 7 < agent.len()) && !opera
+}
+
+/// MSIE 4 to 6 without the service pack that mended it.
+pub fn is_msie6(agent: &[u8]) -> bool {
+    let Some(at) = memchr::memmem::find(agent, b"MSIE ") else { return false };
+    let old = match &agent[at + 5..] {
+        [b'4' | b'5', b'.', _, ..] => true,
+        [b'6', b'.', _, rest @ ..] => memchr::memmem::find(rest, b"SV1").is_none(),
+        _ => false,
+    };
+    old && is_msie(agent)
 }
 
 /// `msie_refresh`: a page that redirects old MSIE, which would otherwise ask with a POST again.

@@ -34,7 +34,7 @@ use crate::{
     names::Names,
     plan::Plan,
     request::{Connection, Input, Parts, Request},
-    target,
+    special, target,
     worker::{Counters, Listening},
 };
 
@@ -428,7 +428,7 @@ async fn respond<T: Transport>(
         return Next::Close;
     }
     let core = &plan.location(r.location).core;
-    if body.expects_continue() && r.error_status == 0 {
+    if body.expects_continue() && r.asks_for_body != Some(false) {
         // nginx asks for a body even to throw it away, so that the connection can be kept.
         let mut client =
             H1Client { io: &mut *io, timer, body: &mut *body, interim: b"", armed: false };
@@ -564,13 +564,10 @@ fn keepalive_disabled(r: &Request) -> bool {
     let disable = r.location().core.keepalive_disable;
     let agent = r.field(FieldId::UserAgent).unwrap_or_default();
     let has = |text: &[u8]| memchr::memmem::find(agent, text).is_some();
-    let old_msie = || {
-        let at = memchr::memmem::find(agent, b"MSIE ");
-        at.and_then(|at| agent.get(at + 5)).is_some_and(|major| matches!(major, b'4'..=b'6'))
-            && !has(b"Opera")
-    };
-    let safari = || has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome");
-    (disable.msie6 && r.method == Method::Post && old_msie()) || (disable.safari && safari())
+    let another = || has(b"Gecko/") || has(b"Chrome/") || has(b"Opera") || special::is_msie(agent);
+    let safari = || has(b"Safari/") && has(b"Mac OS X") && !another();
+    (disable.msie6 && r.method == Method::Post && special::is_msie6(agent))
+        || (disable.safari && safari())
 }
 
 /// Reads what is left of the request body, then waits for the next request or has it already.

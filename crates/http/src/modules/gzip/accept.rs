@@ -12,7 +12,7 @@ use forebay_wire::{
 };
 
 use super::Conf;
-use crate::{coding, module::Builder, request::Request};
+use crate::{coding, module::Builder, request::Request, special::is_msie6};
 
 /// `gzip_http_version`, `gzip_proxied`, `gzip_disable`, `gzip_vary` of one location.
 #[derive(Clone)]
@@ -134,18 +134,6 @@ fn has_token(list: &[u8], token: &[u8]) -> bool {
 fn skip_spaces(text: &[u8]) -> &[u8] {
     let spaces = text.iter().take_while(|b| **b == b' ').count();
     &text[spaces..]
-}
-
-/// MSIE 4 to 6 without the service pack that mended it (`ngx_http_process_user_agent`).
-fn is_msie6(agent: &[u8]) -> bool {
-    let Some(at) = memchr::memmem::find(agent, b"MSIE ") else { return false };
-    let version = &agent[at + 5..];
-    let old = match version {
-        [b'4' | b'5', b'.', _, ..] => true,
-        [b'6', b'.', _, rest @ ..] => memchr::memmem::find(rest, b"SV1").is_none(),
-        _ => false,
-    };
-    old && memchr::memmem::find(agent, b"Opera").is_none()
 }
 
 #[cfg(test)]
