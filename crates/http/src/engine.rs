@@ -372,6 +372,7 @@ fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
             Severity::Error,
             format_args!("client intended to send too large body: {length} bytes"),
         );
+        r.asks_for_body.get_or_insert(false);
         return Err(413);
     }
     if slash {
@@ -424,9 +425,12 @@ fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
     // nginx's `r->error_page`: an error within an error page shows the built-in one.
     let may_redirect = !r.showing_error_page || core.recursive_error_pages;
     if may_redirect && r.cycles_left > 0 {
-        let matching = core.error_pages.iter().find(|page| page.codes.contains(&status)).cloned();
-        if let Some(error_page) = matching {
-            match show(plan, r, &error_page) {
+        let matching = core.error_pages.iter().find_map(|page| {
+            let shown_as = page.status_for(status)?;
+            Some((page.clone(), shown_as))
+        });
+        if let Some((error_page, shown_as)) = matching {
+            match show(plan, r, &error_page, shown_as) {
                 Shown::Elsewhere(entry) => return Some(entry),
                 Shown::Cycle => {
                     r.error_status = 500;
@@ -441,6 +445,7 @@ fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
 }
 
 fn page(plan: &Plan, r: &mut Request, status: u16) {
+    r.asks_for_body.get_or_insert(false);
     if let (true, Some(location)) = (special::wants_refresh(r, status), r.response.location.clone())
     {
         special::refresh(r, &location);
@@ -461,8 +466,11 @@ enum Shown {
 }
 
 /// Goes to an error page (`ngx_http_send_error_page`).
-fn show(plan: &Plan, r: &mut Request, page: &ErrorPage) -> Shown {
-    match page.status {
+fn show(plan: &Plan, r: &mut Request, page: &ErrorPage, status: Status) -> Shown {
+    if !matches!(status, Status::OfPage | Status::Is(200)) {
+        r.asks_for_body.get_or_insert(false);
+    }
+    match status {
         Status::Keep => {}
         Status::Is(status) => r.error_status = status,
         Status::OfPage => r.error_status = 0,
@@ -501,7 +509,7 @@ fn show(plan: &Plan, r: &mut Request, page: &ErrorPage) -> Shown {
             }
         },
         _ => {
-            let status = match page.status {
+            let status = match status {
                 Status::Is(status @ (301 | 302 | 303 | 307 | 308)) => status,
                 _ => 302,
             };

@@ -210,6 +210,9 @@ pub struct Request {
     pub error_status: u16,
     /// Whether an error page is being served: an error in it shows the built-in one.
     pub showing_error_page: bool,
+    /// Whether a client that expects `100 Continue` gets one before a body that nobody reads is thrown
+    /// away, once that is settled (nginx's `expect_tested`).
+    pub asks_for_body: Option<bool>,
     /// The request body, once somebody read it.
     pub body: RequestBody,
     /// What will be sent. In a box of its own, as a request is moved a few times in its life.
@@ -358,6 +361,7 @@ impl Request {
             subrequests_left: MAX_SUBREQUESTS,
             error_status: 0,
             showing_error_page: false,
+            asks_for_body: None,
             body: RequestBody::Unread,
             response,
             store,

@@ -19,10 +19,8 @@ pub enum Status {
 /// One `error_page` directive.
 #[derive(Debug)]
 pub struct ErrorPage {
-    /// The codes it is for.
-    pub codes: Vec<u16>,
-    /// The status that the client sees.
-    pub status: Status,
+    /// The codes it is for, and the status that the client sees for each.
+    codes: Vec<(u16, Status)>,
     /// The page: a path, a `@named` location, or a URL to redirect to.
     pub uri: Template,
     /// The query of a page that is a fixed path.
@@ -30,6 +28,11 @@ pub struct ErrorPage {
 }
 
 impl ErrorPage {
+    /// The status that the client sees for an error; `None`: the page is not for it.
+    pub fn status_for(&self, error: u16) -> Option<Status> {
+        self.codes.iter().find(|(code, _)| *code == error).map(|(_, status)| *status)
+    }
+
     /// Reads the directive.
     ///
     /// Errors: nginx's `invalid value "x"` and `value "x" must be between 300 and 599`.
@@ -60,10 +63,8 @@ impl ErrorPage {
                 return Err(Error::emerg(arg.span, text));
             }
             // nginx: 494, 495, 496 and 497 stand for pages of 400 unless told otherwise.
-            if status == Status::Keep && matches!(code, 494..=497) {
-                status = Status::Is(400);
-            }
-            list.push(code);
+            let own = status == Status::Keep && matches!(code, 494..=497);
+            list.push((code, if own { Status::Is(400) } else { status }));
         }
         // A fixed path may carry a query, which must not be taken for part of the file's name.
         let (path, args) = match uri.value.iter().position(|b| *b == b'?') {
@@ -73,7 +74,7 @@ impl ErrorPage {
             _ => (&uri.value[..], Vec::new()),
         };
         let uri = Template::parse(path, uri.span, &mut cx.registry)?;
-        Ok(ErrorPage { codes: list, status, uri, args })
+        Ok(ErrorPage { codes: list, uri, args })
     }
 }
 

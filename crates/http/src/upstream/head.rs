@@ -228,7 +228,8 @@ fn orders(r: &mut Request, head: &ResponseHead, bytes: &[u8], ignored: Ignored) 
 
 /// Whether there is an `error_page` for the status (`ngx_http_upstream_intercept_errors`).
 fn intercepts(r: &Request, status: u16) -> bool {
-    status >= 300 && r.location().core.error_pages.iter().any(|page| page.codes.contains(&status))
+    status >= 300
+        && r.location().core.error_pages.iter().any(|page| page.status_for(status).is_some())
 }
 
 /// Leaves for the place that the upstream names; some fields go along.

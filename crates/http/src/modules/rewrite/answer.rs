@@ -57,6 +57,8 @@ impl Return {
         };
         if let 301 | 302 | 303 | 307 | 308 = self.status {
             r.response.location = Some(body);
+            // ngx_http_send_response throws the body away before it knows of a redirect.
+            r.asks_for_body.get_or_insert(true);
             return Flow::Deny(self.status);
         }
         r.respond(self.status, files::content_type(r), body);
