@@ -86,9 +86,11 @@ pub async fn run(
     sockets: Vec<(Addr, OwnedFd)>,
     mut commands: UnboundedReceiver<Command>,
 ) {
-    let mut background = Background::start(&plan);
+    let worker = Rc::new(Worker::new(shared, plan.clone()));
+    let mut background = Background::start(&plan, &worker);
+    drop(plan);
     let thread = Rc::new(Thread {
-        worker: Rc::new(Worker::new(shared, plan)),
+        worker,
         accepting: RefCell::default(),
         open: Cell::new(0),
         ended: tokio::sync::Notify::new(),
@@ -98,7 +100,7 @@ pub async fn run(
         match commands.recv().await {
             Some(Command::Reload { plan, sockets }) => {
                 drop(background.take());
-                background = Background::start(&plan);
+                background = Background::start(&plan, &thread.worker);
                 let before = thread.worker.swap(plan);
                 thread.relisten(sockets, &before);
             }

@@ -139,6 +139,29 @@ fn a_server_that_is_not_well_gets_no_requests() {
 }
 
 #[test]
+fn a_match_may_require_what_variables_make_of_an_answer() {
+    let (a, b) = (backend("127.0.0.1:0", "a"), backend("127.0.0.1:0", "b"));
+    let group = format!(
+        "upstream u {{ server {}; server {}; }} \
+         map $upstream_status$upstream_http_content_length $well {{ 2001 $upstream_addr; default 0; }} \
+         match well {{ status 200-599; require $upstream_response_time $well; }}",
+        a.addr, b.addr
+    );
+    let check = "proxy_pass http://u; health_check interval=50ms uri=/health match=well;";
+    let server = start(&conf(&group, check));
+    until(&server, "a b");
+    b.well.store(false, SeqCst);
+    until(&server, "a");
+    let told = format!(
+        "peer is unhealthy while checking variables, health check \"well\" of peer {} in upstream \"u\"",
+        b.addr
+    );
+    assert!(server.error_log().contains(&told), "{}", server.error_log());
+    b.well.store(true, SeqCst);
+    until(&server, "a b");
+}
+
+#[test]
 fn checks_speak_tls_where_requests_do_and_see_who_answers() {
     let dir = TempDir::new().unwrap();
     certs::write(dir.path()).unwrap();

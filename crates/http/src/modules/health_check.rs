@@ -1,7 +1,7 @@
 //! Active health checks in NGINX Plus's form (`ngx_http_upstream_hc_module`); the checks themselves are
 //! in [`forebay_session::upstream::health`].
 //!
-//! Leaves out: `type=grpc`, `require` in `match`; both are refused. The requests of checks have the
+//! Leaves out `type=grpc`, which is refused. The requests of checks have the
 //! fields `Host` and `Connection` only.
 //!
 //! DIFFERS(health-check-without-zone): NGINX Plus wants a `zone` for a group that is checked; here all
@@ -60,7 +60,7 @@ impl Module for HealthCheck {
             "",
             Contexts::HTTP,
             Arity::BLOCK_ONE,
-            "What the response to a health check must be: status, header, body.",
+            "What the response to a health check must be: status, header, body, require.",
             match_block,
         ),
     ];
@@ -102,7 +102,7 @@ impl Module for HealthCheck {
 }
 
 fn match_block(_: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
-    let tests = directives::match_block(node)?;
+    let tests = directives::match_block(node, &mut cx.registry)?;
     let name = tests.name.clone();
     match cx.shared::<Matches>().0.insert(name.clone(), Arc::new(tests)) {
         None => Ok(()),

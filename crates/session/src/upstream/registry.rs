@@ -13,7 +13,7 @@ use forebay_rt::listen::Addr;
 use super::{
     Group, Server, Settings,
     address::Target,
-    health::{self, Check, Checks},
+    health::{self, Check, Checks, Require},
     resolve,
 };
 use crate::{log::ErrorLog, resolver::Watch};
@@ -179,7 +179,8 @@ impl Upstreams {
 
     /// Begins to look for servers whose addresses are looked up, and to check on servers, on this
     /// event-loop thread. `None`: another thread does that already.
-    pub fn start(&self, log: &ErrorLog) -> Option<Checks> {
+    /// `require`: looks at the variables of checks.
+    pub fn start(&self, log: &ErrorLog, require: &Require) -> Option<Checks> {
         if self.started.swap(true, Relaxed) {
             return None;
         }
@@ -187,7 +188,7 @@ impl Upstreams {
             let watches = resolve::watch(upstream, log);
             *upstream.watches.lock().unwrap_or_else(PoisonError::into_inner) = watches;
         }
-        Some(health::start(self.iter(), log))
+        Some(health::start(self.iter(), log, require))
     }
 
     /// Ends looking for servers: another configuration goes on.

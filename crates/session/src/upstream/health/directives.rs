@@ -11,7 +11,11 @@ use forebay_conf::{
 };
 
 use super::{Check, Expect, HeaderTest, Kind, Match, Pattern, Statuses, Style, Tls};
-use crate::{regex::Regex, upstream::Settings};
+use crate::{
+    regex::Regex,
+    upstream::Settings,
+    var::{Registry, Scope, VarId},
+};
 
 type Done = Result<(), Error>;
 
@@ -280,7 +284,7 @@ fn is_target(text: &[u8]) -> bool {
 }
 
 /// `match name { … }`.
-pub fn match_block(node: &Node) -> Result<Match, Error> {
+pub fn match_block<S: Scope>(node: &Node, registry: &mut Registry<S>) -> Result<Match, Error> {
     let mut tests = Match { name: node.text(0)?.into(), ..Match::default() };
     for line in node.children() {
         check_entry(line)?;
@@ -288,18 +292,27 @@ pub fn match_block(node: &Node) -> Result<Match, Error> {
             "status" => value::set_once(&mut tests.status, line, statuses)?,
             "header" => tests.headers.push(header(line)?),
             "body" => tests.bodies.push(body(line)?),
+            "require" if line.args.is_empty() => return Err(line.wrong_count()),
             "require" => {
-                let text = "\"require\" in \"match\" is not supported yet";
-                return Err(Error::emerg(line.span, text));
+                for arg in &line.args {
+                    tests.required.push(variable(arg, registry)?);
+                }
             }
             name => {
                 let text = format!("unknown directive \"{name}\"");
-                let hint = "in match there are: status, header, body";
+                let hint = "in match there are: status, header, body, require";
                 return Err(Error::emerg(line.span, text).with_hint(hint));
             }
         }
     }
     Ok(tests)
+}
+
+fn variable<S: Scope>(arg: &Arg, registry: &mut Registry<S>) -> Result<VarId, Error> {
+    let text = arg.text()?;
+    let name = text.strip_prefix('$').filter(|name| !name.is_empty());
+    let wrong = || Error::emerg(arg.span, format!("invalid variable name \"{text}\""));
+    Ok(registry.used(name.ok_or_else(wrong)?, arg.span))
 }
 
 fn statuses(line: &Node) -> Result<Statuses, Error> {

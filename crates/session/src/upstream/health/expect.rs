@@ -5,7 +5,8 @@
 
 use forebay_wire::h1::ResponseHead;
 
-use crate::regex::Regex;
+use super::Answer;
+use crate::{regex::Regex, var::VarId};
 
 /// What a response must be.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Match {
     pub headers: Vec<HeaderTest>,
     /// `body`.
     pub bodies: Vec<Pattern>,
+    /// `require`: variables that must have a value other than `0`.
+    pub required: Vec<VarId>,
 }
 
 /// `status 200-299 404` and `status ! 500`.
@@ -112,8 +115,14 @@ impl Expect {
         matches!(self, Expect::Match(tests) if !tests.bodies.is_empty())
     }
 
-    /// Looks at a response; what was looked at when it was not right.
-    pub fn look(&self, head: &ResponseHead, buf: &[u8], body: &[u8]) -> Result<(), &'static str> {
+    /// Looks at a response; what was looked at when it was not right. `holds`: whether these variables
+    /// are set.
+    pub fn look(
+        &self,
+        answer: &Answer<'_>,
+        holds: &dyn Fn(&[VarId], &Answer<'_>) -> bool,
+    ) -> Result<(), &'static str> {
+        let Answer { head, text: buf, body_at } = *answer;
         let tests = match self {
             Expect::Alive(classes) => {
                 let class = usize::from(head.status / 100);
@@ -129,8 +138,11 @@ impl Expect {
         if !tests.headers.iter().all(|header| header.holds(head, buf)) {
             return Err("checking header");
         }
-        if !tests.bodies.iter().all(|pattern| pattern.holds(body)) {
+        if !tests.bodies.iter().all(|pattern| pattern.holds(&buf[body_at..])) {
             return Err("checking body");
+        }
+        if !tests.required.is_empty() && !holds(&tests.required, answer) {
+            return Err("checking variables");
         }
         Ok(())
     }

@@ -13,17 +13,47 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    rc::Rc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use forebay_rt::listen::Addr;
 use forebay_tls::ClientConfig;
+use forebay_wire::h1::ResponseHead;
 
 pub use expect::{Expect, HeaderTest, Match, Pattern, Statuses};
 pub use run::Checks;
 pub(crate) use run::start;
 
 use super::Peer;
-use crate::log::{ErrorLog, Severity};
+use crate::{
+    log::{ErrorLog, Severity},
+    var::VarId,
+};
+
+/// What a server answered to a check.
+#[derive(Clone, Copy)]
+pub struct Answer<'a> {
+    /// The head.
+    pub head: &'a ResponseHead,
+    /// What the head points into, and behind it as much of the body as was read.
+    pub text: &'a [u8],
+    /// Where the body begins.
+    pub body_at: usize,
+}
+
+/// Who was asked, and when, for the variables of `require`.
+pub struct Asked<'a> {
+    /// The server.
+    pub peer: &'a Arc<Peer>,
+    /// Since it was asked, milliseconds.
+    pub elapsed_ms: u64,
+}
+
+/// Says of an answer whether variables are set to anything but `0`: what they are is known to those
+/// who have requests.
+pub type Require = Rc<dyn Fn(&[VarId], &Asked<'_>, &Answer<'_>) -> bool>;
 
 /// How the servers of a group are checked.
 #[derive(Debug)]

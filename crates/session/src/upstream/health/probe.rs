@@ -12,7 +12,11 @@ use std::{
 use forebay_rt::{clock, connect, listen::Addr, timer::Timer, transport::Transport};
 use forebay_wire::h1::{Progress, ResponseFieldId, ResponseParser};
 
-use super::{Check, Expect, Kind};
+use super::{Answer, Check, Expect, Kind};
+use crate::var::VarId;
+
+/// Whether variables are set after an answer.
+pub type Holds = dyn Fn(&[VarId], &Answer<'_>) -> bool;
 
 /// How much of a response is read, in bytes; NGINX Plus looks at 256 kB of a body.
 pub const MAX_RESPONSE: usize = 264 << 10;
@@ -43,7 +47,13 @@ enum Step {
 }
 
 /// Asks once; a connection that may be asked again is left in `kept`.
-pub async fn ask(check: &Check, addr: &Addr, kept: &mut Option<Kept>) -> Result<(), Failure> {
+/// `holds`: whether variables are set (`require`).
+pub async fn ask(
+    check: &Check,
+    addr: &Addr,
+    kept: &mut Option<Kept>,
+    holds: &Holds,
+) -> Result<(), Failure> {
     let timer = Timer::new();
     timer.arm(check.timeout_ms);
     let now_ms = clock::now_ms();
@@ -53,11 +63,11 @@ pub async fn ask(check: &Check, addr: &Addr, kept: &mut Option<Kept>) -> Result<
     };
     let reused = kept.take().filter(usable);
     let was_reused = reused.is_some();
-    let first = attempt(check, addr, reused, kept, &timer).await;
+    let first = attempt(check, addr, reused, kept, &timer, holds).await;
     match first {
         // The server may have closed it meanwhile: that says nothing about its health.
         Err(failure) if was_reused && !failure.timed_out => {
-            attempt(check, addr, None, kept, &timer).await
+            attempt(check, addr, None, kept, &timer, holds).await
         }
         result => result,
     }
@@ -69,6 +79,7 @@ async fn attempt(
     reused: Option<Kept>,
     kept: &mut Option<Kept>,
     timer: &Timer,
+    holds: &Holds,
 ) -> Result<(), Failure> {
     let connection = match reused {
         Some(reused) => reused,
@@ -82,7 +93,7 @@ async fn attempt(
     }
     let request = request(&check.kind);
     let (step, reader) = (Step::Sending(0), Reader::default());
-    let mut exchange = Exchange { check, connection, step, request: &request, reader };
+    let mut exchange = Exchange { check, connection, step, request: &request, reader, holds };
     let result = poll_fn(|cx| match exchange.poll(cx) {
         Poll::Pending => match timer.poll_expired(cx) {
             Poll::Ready(()) => Poll::Ready(Err(Failure { timed_out: true, ..exchange.failure() })),
@@ -170,6 +181,7 @@ struct Exchange<'a> {
     step: Step,
     request: &'a [u8],
     reader: Reader,
+    holds: &'a Holds,
 }
 
 impl Exchange<'_> {
@@ -198,7 +210,8 @@ impl Exchange<'_> {
                     let room = (MAX_RESPONSE - buf.len()).min(READ);
                     buf.reserve_exact(room);
                     let read = ready!(stream.poll_read(cx, buf)).map_err(|_| failure)?;
-                    if let Some(result) = self.reader.look(&self.check.kind, read == 0) {
+                    if let Some(result) = self.reader.look(&self.check.kind, read == 0, self.holds)
+                    {
                         let stage = |stage| Failure { stage, timed_out: false };
                         return Poll::Ready(result.map_err(stage));
                     }
@@ -222,7 +235,12 @@ struct Reader {
 
 impl Reader {
     /// The verdict, once there is one: whether the connection may be used again, or what was wrong.
-    fn look(&mut self, kind: &Kind, end: bool) -> Option<Result<bool, &'static str>> {
+    fn look(
+        &mut self,
+        kind: &Kind,
+        end: bool,
+        holds: &Holds,
+    ) -> Option<Result<bool, &'static str>> {
         let invalid = Some(Err("reading response"));
         let is = |mark: &[u8]| match self.buf.len() >= mark.len() {
             true => Some(self.buf.starts_with(mark)),
@@ -232,7 +250,7 @@ impl Reader {
         let either = |one: Option<bool>, other: Option<bool>| Some(one? || other?);
         let simple = |right: Option<bool>| Some(right?.then_some(false).ok_or("reading response"));
         match kind {
-            Kind::Http { expect, .. } => self.look_http(expect, end),
+            Kind::Http { expect, .. } => self.look_http(expect, end, holds),
             Kind::Tcp => Some(Ok(false)),
             // A handshake, or an alert, as servers that want a newer protocol answer: there is
             // somebody who speaks TLS.
@@ -250,7 +268,12 @@ impl Reader {
         }
     }
 
-    fn look_http(&mut self, expect: &Expect, end: bool) -> Option<Result<bool, &'static str>> {
+    fn look_http(
+        &mut self,
+        expect: &Expect,
+        end: bool,
+        holds: &Holds,
+    ) -> Option<Result<bool, &'static str>> {
         while self.body.is_none() {
             match self.parser.parse(&self.buf, MAX_HEAD) {
                 Ok(Progress::Complete { consumed }) if self.parser.head().status / 100 == 1 => {
@@ -265,7 +288,8 @@ impl Reader {
             }
         }
         let head = self.parser.head();
-        let body = &self.buf[self.body?..];
+        let body_at = self.body?;
+        let body = &self.buf[body_at..];
         let length = head
             .value(ResponseFieldId::ContentLength)
             .and_then(|value| forebay_conf::value::number(value.of(&self.buf)));
@@ -275,6 +299,7 @@ impl Reader {
             return None;
         }
         let exact = length == Some(body.len() as u64);
-        Some(expect.look(head, &self.buf, body).map(|()| exact && !end))
+        let answer = Answer { head, text: &self.buf, body_at };
+        Some(expect.look(&answer, holds).map(|()| exact && !end))
     }
 }

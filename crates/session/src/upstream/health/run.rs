@@ -15,10 +15,11 @@ use forebay_rt::{
     timer::sleep,
 };
 
-use super::{Check, Story, note, probe};
+use super::{Answer, Asked, Check, Require, Story, note, probe};
 use crate::{
     log::ErrorLog,
     upstream::{Peer, Upstream},
+    var::VarId,
 };
 
 /// Checks under way; they end when this is dropped.
@@ -38,7 +39,11 @@ impl Drop for Checks {
 }
 
 /// Begins to check, on an event-loop thread.
-pub fn start<'a>(upstreams: impl Iterator<Item = &'a Arc<Upstream>>, log: &ErrorLog) -> Checks {
+pub fn start<'a>(
+    upstreams: impl Iterator<Item = &'a Arc<Upstream>>,
+    log: &ErrorLog,
+    require: &Require,
+) -> Checks {
     let running = Running::default();
     let mut drivers = Vec::new();
     for upstream in upstreams {
@@ -46,9 +51,10 @@ pub fn start<'a>(upstreams: impl Iterator<Item = &'a Arc<Upstream>>, log: &Error
         if group.settings.checks.is_empty() {
             continue;
         }
-        reconcile(upstream, &running, log);
+        reconcile(upstream, &running, log, require);
         if group.settings.servers.iter().any(|server| server.resolve) {
-            let driver = drive(Arc::downgrade(upstream), running.clone(), log.clone());
+            let driver =
+                drive(Arc::downgrade(upstream), running.clone(), log.clone(), require.clone());
             drivers.push(spawn_local(driver));
         }
     }
@@ -59,16 +65,16 @@ pub fn start<'a>(upstreams: impl Iterator<Item = &'a Arc<Upstream>>, log: &Error
 const LOOK_MS: u64 = 1000;
 
 /// Follows a group whose servers come and go.
-async fn drive(upstream: Weak<Upstream>, running: Running, log: ErrorLog) {
+async fn drive(upstream: Weak<Upstream>, running: Running, log: ErrorLog, require: Require) {
     loop {
         sleep(LOOK_MS).await;
         let Some(upstream) = upstream.upgrade() else { return };
-        reconcile(&upstream, &running, &log);
+        reconcile(&upstream, &running, &log, &require);
     }
 }
 
 /// Starts what is to be checked and is not yet.
-fn reconcile(upstream: &Arc<Upstream>, running: &Running, log: &ErrorLog) {
+fn reconcile(upstream: &Arc<Upstream>, running: &Running, log: &ErrorLog, require: &Require) {
     let group = upstream.group();
     for peer in group.peers() {
         for (number, check) in group.settings.checks.iter().enumerate() {
@@ -81,6 +87,7 @@ fn reconcile(upstream: &Arc<Upstream>, running: &Running, log: &ErrorLog) {
                     peer: peer.clone(),
                     check: check.clone(),
                     number,
+                    require: require.clone(),
                 };
                 spawn_local(watch(watched, running.clone(), log.clone()))
             });
@@ -93,14 +100,21 @@ struct Watched {
     peer: Arc<Peer>,
     check: Arc<Check>,
     number: usize,
+    require: Require,
 }
 
 async fn watch(watched: Watched, running: Running, log: ErrorLog) {
-    let Watched { upstream, peer, check, number } = &watched;
+    let Watched { upstream, peer, check, number, require } = &watched;
     let mut kept = None;
     sleep(chance(check.jitter_ms)).await;
     loop {
-        let result = probe::ask(check, &check.address(peer), &mut kept).await;
+        let began_ms = clock::now_ms();
+        let (peer_asked, require) = (peer.clone(), require.clone());
+        let holds = move |vars: &[VarId], answer: &Answer<'_>| {
+            let elapsed_ms = clock::now_ms().saturating_sub(began_ms);
+            require(vars, &Asked { peer: &peer_asked, elapsed_ms }, answer)
+        };
+        let result = probe::ask(check, &check.address(peer), &mut kept, &holds).await;
         let Some(upstream) = upstream.upgrade() else { return };
         let group = upstream.group();
         if group.peers().iter().all(|now| now.id != peer.id) {

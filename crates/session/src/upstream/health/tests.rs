@@ -11,12 +11,17 @@ use forebay_rt::task::{block_on, yield_now};
 
 use super::{probe::ask, *};
 use crate::{
-    testing::nodes,
+    testing::{Text, nodes},
     upstream::{Group, Server, Settings, Upstreams, address::Target},
+    var::Registry,
 };
 
+/// For checks that ask for no variables.
+const NO_VARIABLES: fn(&[VarId], &Answer<'_>) -> bool = |_, _| false;
+
 fn tests(text: &str) -> Result<Match, String> {
-    directives::match_block(&nodes(&format!("match m {{ {text} }}"))[0])
+    let mut registry = Registry::<Text>::default();
+    directives::match_block(&nodes(&format!("match m {{ {text} }}"))[0], &mut registry)
         .map_err(|error| error.message)
 }
 
@@ -78,7 +83,7 @@ fn backend(answer: &'static [u8], close: bool) -> Backend {
 
 fn verdict(check: &Check, answer: &'static [u8]) -> String {
     let backend = backend(answer, true);
-    let result = block_on(ask(check, &backend.addr, &mut None));
+    let result = block_on(ask(check, &backend.addr, &mut None, &NO_VARIABLES));
     result.map_or_else(|failure| failure.stage.to_owned(), |()| "passed".to_owned())
 }
 
@@ -156,10 +161,10 @@ fn a_server_that_is_not_there_or_says_nothing_fails() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = Addr::Tcp(listener.local_addr().unwrap());
     let quick = Check { timeout_ms: 20, ..plus("", "") };
-    let silent = block_on(ask(&quick, &addr, &mut None)).unwrap_err();
+    let silent = block_on(ask(&quick, &addr, &mut None, &NO_VARIABLES)).unwrap_err();
     assert_eq!((silent.stage, silent.timed_out), ("reading response", true));
     drop(listener);
-    let gone = block_on(ask(&plus("", ""), &addr, &mut None)).unwrap_err();
+    let gone = block_on(ask(&plus("", ""), &addr, &mut None, &NO_VARIABLES)).unwrap_err();
     assert_eq!((gone.stage, gone.timed_out), ("connecting to upstream", false));
 }
 
@@ -177,7 +182,7 @@ fn the_request_is_what_the_directive_says() {
     ];
     for (check, want) in cases {
         let backend = backend(b"HTTP/1.0 200 OK\r\n\r\n", true);
-        block_on(ask(&check, &backend.addr, &mut None)).unwrap();
+        block_on(ask(&check, &backend.addr, &mut None, &NO_VARIABLES)).unwrap();
         assert_eq!(String::from_utf8_lossy(&backend.asked.lock().unwrap()), want);
     }
 }
@@ -196,7 +201,7 @@ fn a_connection_is_asked_again_as_often_as_it_may() {
         block_on(async {
             let mut kept = None;
             for _ in 0..4 {
-                ask(&check, &backend.addr, &mut kept).await.unwrap();
+                ask(&check, &backend.addr, &mut kept, &NO_VARIABLES).await.unwrap();
             }
         });
         assert_eq!(backend.connections.load(SeqCst), want, "{text} {close}");
@@ -292,13 +297,32 @@ fn servers_are_checked_again_and_again_until_the_checks_end() {
     let peers = upstream.group().peers();
     block_on(async {
         let log = ErrorLog::to_stderr(Severity::Emerg);
-        let checks = start(upstreams.iter(), &log);
+        let require: Require = Rc::new(|_: &[VarId], _: &Asked<'_>, _: &Answer<'_>| false);
+        let checks = start(upstreams.iter(), &log, &require);
         while peers[1].is_healthy() || peers[0].health(0).unwrap().checks < 3 {
             yield_now().await;
         }
         assert!(peers[0].is_healthy());
         drop(checks);
     });
+}
+
+#[test]
+fn variables_are_asked_for_when_all_else_is_right() {
+    let check = plus("", "status 200; require $a $b;");
+    for (answer, set, want) in [
+        (&b"HTTP/1.1 200 OK\r\n\r\nbody"[..], true, Ok(())),
+        (b"HTTP/1.1 200 OK\r\n\r\nbody", false, Err("checking variables")),
+        (b"HTTP/1.1 404 No\r\n\r\nbody", true, Err("checking status code")),
+    ] {
+        let backend = backend(answer, true);
+        let holds = move |vars: &[VarId], answer: &Answer<'_>| {
+            assert_eq!((vars.len(), answer.head.status), (2, 200));
+            set
+        };
+        let result = block_on(ask(&check, &backend.addr, &mut None, &holds));
+        assert_eq!(result.map_err(|failure| failure.stage), want);
+    }
 }
 
 #[test]
@@ -309,7 +333,9 @@ fn wrong_matches_are_told() {
         ("status 300-200;", "invalid status \"300-200\""),
         ("header a is b;", "invalid parameter \"is\""),
         ("body = x;", "invalid parameter \"=\""),
-        ("require $x;", "\"require\" in \"match\" is not supported yet"),
+        ("require;", "invalid number of arguments in \"require\" directive"),
+        ("require $x y;", "invalid variable name \"y\""),
+        ("require $;", "invalid variable name \"$\""),
         ("send x;", "unknown directive \"send\""),
     ];
     for (text, want) in cases {
