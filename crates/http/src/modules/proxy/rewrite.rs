@@ -299,32 +299,28 @@ impl Rewrites {
         if self.domains.is_empty() && self.paths.is_empty() && self.flags.is_empty() {
             return None;
         }
-        let mut attributes: Vec<Vec<u8>> = split(value).into_iter().map(<[u8]>::to_vec).collect();
-        if !attributes.first().is_some_and(|pair| pair.contains(&b'=')) {
-            return None;
-        }
+        let mut attributes = Attribute::split(value);
+        // No cookie is without a value.
+        attributes.first()?.value.as_ref()?;
         let mut changed = false;
-        for (name, rules) in [(&b"domain"[..], &self.domains), (b"path", &self.paths)] {
-            let found = attributes.iter_mut().skip(1).find(|a| named(a, name));
-            let Some(attribute) = found.filter(|_| !rules.is_empty()) else { continue };
-            let Some(equals) = memchr::memchr(b'=', attribute) else { continue };
-            let new = rules.iter().find_map(|rule| rule.apply(r, &attribute[equals + 1..]));
-            if let Some(new) = new {
-                attribute.truncate(equals + 1);
-                attribute.extend_from_slice(&new);
+        for attribute in &mut attributes[1..] {
+            let rules = match () {
+                () if attribute.is(b"domain") => &self.domains,
+                () if attribute.is(b"path") => &self.paths,
+                () => continue,
+            };
+            let Some(text) = &mut attribute.value else { continue };
+            if let Some(new) = rules.iter().find_map(|rule| rule.apply(r, text)) {
+                *text = new;
                 changed = true;
             }
         }
         changed |= self.set_flags(r, &mut attributes);
-        changed.then(|| attributes.join(&b"; "[..]))
+        changed.then(|| attributes.iter().map(Attribute::text).collect::<Vec<_>>().join(&b"; "[..]))
     }
 
-    fn set_flags(&self, r: &Request, attributes: &mut Vec<Vec<u8>>) -> bool {
-        let name = attributes.first().map(|first| {
-            let end = memchr::memchr(b'=', first).unwrap_or(first.len());
-            first[..end].trim_ascii().to_vec()
-        });
-        let name = name.unwrap_or_default();
+    fn set_flags(&self, r: &Request, attributes: &mut Vec<Attribute>) -> bool {
+        let name = attributes.first().map(|pair| pair.name.clone()).unwrap_or_default();
         let rule = self.flags.iter().find(|rule| match &rule.name {
             CookieName::Text(text) => text.value(r).eq_ignore_ascii_case(&name),
             CookieName::Regex(regex) => regex.is_match(&name),
@@ -341,41 +337,90 @@ impl Rewrites {
                 }
             }
         }
-        apply_flag(attributes, b"secure", flags.secure, b"Secure");
-        apply_flag(attributes, b"httponly", flags.httponly, b"HttpOnly");
+        apply_flag(attributes, b"Secure", flags.secure, None);
+        apply_flag(attributes, b"HttpOnly", flags.httponly, None);
         let samesite = flags.samesite.map(|samesite| samesite != SameSite::Off);
-        let text: &[u8] = match flags.samesite {
-            Some(SameSite::Strict) => b"SameSite=Strict",
-            Some(SameSite::Lax) => b"SameSite=Lax",
-            Some(SameSite::None) => b"SameSite=None",
-            _ => b"SameSite",
+        let value: Option<&[u8]> = match flags.samesite {
+            Some(SameSite::Strict) => Some(b"Strict"),
+            Some(SameSite::Lax) => Some(b"Lax"),
+            Some(SameSite::None) => Some(b"None"),
+            // DIFFERS(cookie-samesite-bare): nginx leaves the cookie alone.
+            _ => None,
         };
-        apply_flag(attributes, b"samesite", samesite, text);
+        apply_flag(attributes, b"SameSite", samesite, value);
         true
     }
 }
 
-fn apply_flag(attributes: &mut Vec<Vec<u8>>, name: &[u8], on: Option<bool>, text: &[u8]) {
-    let at = attributes.iter().skip(1).position(|a| named(a, name)).map(|at| at + 1);
+/// Sets a flag or takes it away (`ngx_http_proxy_edit_cookie_flags`). One that says the same already
+/// stays as it is written.
+fn apply_flag(
+    attributes: &mut Vec<Attribute>,
+    name: &[u8],
+    on: Option<bool>,
+    value: Option<&[u8]>,
+) {
+    let wanted = || Attribute { name: name.to_vec(), value: value.map(<[u8]>::to_vec) };
+    let at = attributes.iter().skip(1).position(|a| a.is(name)).map(|at| at + 1);
     match (on, at) {
-        // One that is there already stays as it is, unless it says something else.
-        (Some(true), Some(at)) if name == b"samesite" => attributes[at] = text.to_vec(),
-        (Some(true), None) => attributes.push(text.to_vec()),
-        (Some(false), Some(at)) => {
-            attributes.remove(at);
+        (Some(true), Some(at)) if name == b"SameSite" => {
+            let is_it = match (&attributes[at].value, value) {
+                (Some(is), Some(wanted)) => is.eq_ignore_ascii_case(wanted),
+                (is, wanted) => is.is_none() && wanted.is_none(),
+            };
+            if !is_it {
+                attributes[at] = wanted();
+            }
+        }
+        (Some(true), None) => attributes.push(wanted()),
+        (Some(false), Some(_)) => {
+            let mut first = true;
+            attributes.retain(|attribute| std::mem::take(&mut first) || !attribute.is(name));
         }
         _ => {}
     }
 }
 
-fn named(attribute: &[u8], name: &[u8]) -> bool {
-    let end = memchr::memchr(b'=', attribute).unwrap_or(attribute.len());
-    attribute[..end].trim_ascii().eq_ignore_ascii_case(name)
+/// A part of a `Set-Cookie`, without the spaces around it and around its `=`
+/// (`ngx_http_proxy_parse_cookie`).
+struct Attribute {
+    name: Vec<u8>,
+    value: Option<Vec<u8>>,
 }
 
-/// The parts of a `Set-Cookie`, without the spaces around them.
-fn split(value: &[u8]) -> Vec<&[u8]> {
-    value.split(|ch| *ch == b';').map(<[u8]>::trim_ascii).collect()
+impl Attribute {
+    fn split(cookie: &[u8]) -> Vec<Attribute> {
+        let parts = cookie.split(|ch| *ch == b';');
+        let attribute = |part: &[u8]| {
+            let (name, value) = match memchr::memchr(b'=', part) {
+                Some(at) => (&part[..at], Some(trim(&part[at + 1..]).to_vec())),
+                None => (part, None),
+            };
+            Attribute { name: trim(name).to_vec(), value }
+        };
+        parts.map(attribute).collect()
+    }
+
+    fn is(&self, name: &[u8]) -> bool {
+        self.name.eq_ignore_ascii_case(name)
+    }
+
+    fn text(&self) -> Vec<u8> {
+        match &self.value {
+            Some(value) => [&self.name, &b"="[..], value].concat(),
+            None => self.name.clone(),
+        }
+    }
+}
+
+fn trim(mut text: &[u8]) -> &[u8] {
+    while let Some(rest) = text.strip_prefix(b" ") {
+        text = rest;
+    }
+    while let Some(rest) = text.strip_suffix(b" ") {
+        text = rest;
+    }
+    text
 }
 
 #[cfg(test)]
