@@ -3,12 +3,13 @@
 use std::{
     fmt,
     future::{Future, poll_fn},
+    io,
     pin::pin,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use forebay_rt::timer;
+use forebay_rt::{errno::Errno, timer};
 use forebay_session::log::Severity;
 use forebay_wire::h1::Version;
 
@@ -19,6 +20,8 @@ use crate::{request::Request, response::Field};
 pub enum BodyError {
     /// The client closed the connection or reset the stream.
     Gone,
+    /// The connection broke, with this error of the system: as good as closed.
+    Broken(i32),
     /// Nothing came for `client_body_timeout`: answered with 408.
     TimedOut,
     /// It is longer than `client_max_body_size`: answered with 413.
@@ -37,7 +40,7 @@ impl BodyError {
     pub fn status(self) -> u16 {
         match self {
             // DIFFERS(client-gone-in-body): nginx logs such a request with 400.
-            BodyError::Gone => 499,
+            BodyError::Gone | BodyError::Broken(_) => 499,
             BodyError::TimedOut => 408,
             BodyError::TooLarge { .. } => 413,
             BodyError::Malformed => 400,
@@ -50,6 +53,10 @@ impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BodyError::Gone => f.write_str("client prematurely closed connection"),
+            BodyError::Broken(code) => {
+                let error = io::Error::from_raw_os_error(*code);
+                write!(f, "recv() failed ({})", Errno(&error))
+            }
             BodyError::TimedOut => f.write_str("client timed out (110: Connection timed out)"),
             BodyError::TooLarge { taken, next } => {
                 write!(f, "client intended to send too large chunked body: {taken}+{next} bytes")
@@ -62,14 +69,18 @@ impl fmt::Display for BodyError {
 /// Tells why a body did not come (`ngx_http_do_read_client_request_body`,
 /// `ngx_http_request_body_chunked_filter`).
 pub fn complain(r: &Request, error: BodyError) {
-    match error {
-        BodyError::Gone => r.log_error(Severity::Info, format_args!("{error}")),
-        BodyError::TooLarge { .. } => r.log_error(Severity::Error, format_args!("{error}")),
-        BodyError::Malformed if r.version() <= Version::Http11 => {
-            r.log_error(Severity::Error, format_args!("{error}"));
-        }
-        BodyError::Malformed | BodyError::TimedOut => {}
-    }
+    complain_while(r, error, "");
+}
+
+/// The same; `doing`: what the request was at, ` while …`.
+pub fn complain_while(r: &Request, error: BodyError, doing: &str) {
+    let severity = match error {
+        BodyError::Gone | BodyError::Broken(_) => Severity::Info,
+        BodyError::TooLarge { .. } => Severity::Error,
+        BodyError::Malformed if r.version() <= Version::Http11 => Severity::Error,
+        BodyError::Malformed | BodyError::TimedOut => return,
+    };
+    r.log_error(severity, format_args!("{error}{doing}"));
 }
 
 /// What a handler may ask of the client.
@@ -83,11 +94,19 @@ pub trait Client {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, BodyError>>;
 
+    /// Nobody waits for more of the body until it is asked for again: its timeout does not run.
+    fn pause_body(&mut self) {}
+
     /// Ready once the client has closed the connection or reset the stream: nobody waits for the
     /// answer any more (`ngx_http_upstream_check_broken_connection`). Costs no system call as long as
     /// nothing happens on the connection.
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
+    }
+
+    /// What broke the connection of a client that is gone; `None`: it was closed.
+    fn gone_because(&mut self) -> Option<io::Error> {
+        None
     }
 
     /// A client of its own for whoever takes the rest of the body while the answer goes out, who asks

@@ -56,6 +56,11 @@ pub trait Transport: 'static {
         Poll::Pending
     }
 
+    /// What broke the connection, where the kernel has not told it yet (`SO_ERROR`); it tells once.
+    fn take_error(&self) -> Option<io::Error> {
+        None
+    }
+
     /// Sends FIN; what was written before still goes out.
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
@@ -282,6 +287,11 @@ impl Transport for Socket {
             Ok(watch) => watch.poll_closed(cx).map(|_| ()),
             Err(_) => Poll::Ready(()),
         }
+    }
+
+    fn take_error(&self) -> Option<io::Error> {
+        let pending = rustix::net::sockopt::socket_error(&self.fd).ok()?;
+        pending.err().map(io::Error::from)
     }
 
     fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {

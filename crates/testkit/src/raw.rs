@@ -8,6 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt};
+
 const HEAD_LIMIT: usize = 256 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -159,6 +161,16 @@ impl Client {
             self.send(part)?;
         }
         Ok(())
+    }
+
+    /// Ends the connection with a reset.
+    pub fn reset(self) -> io::Result<()> {
+        let now = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+        match &self.stream {
+            Stream::Tcp(s) => Ok(setsockopt(s, sockopt::Linger, &now)?),
+            // There are no resets between processes of one machine.
+            Stream::Unix(_) => Ok(()),
+        }
     }
 
     /// Says that nothing more will be sent.

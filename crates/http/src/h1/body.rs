@@ -3,6 +3,7 @@
 
 use std::{
     future::poll_fn,
+    io,
     task::{Context, Poll, ready},
 };
 
@@ -74,7 +75,7 @@ impl BodyReader {
 
     /// Whether the client went away before it had sent all of it.
     pub fn gone(&self) -> bool {
-        matches!(self.left, Left::Broken(BodyError::Gone))
+        matches!(self.left, Left::Broken(BodyError::Gone | BodyError::Broken(_)))
     }
 
     /// Whether the client asked for `100 Continue` and has not got it, whatever it sent already.
@@ -215,9 +216,9 @@ impl<T: Transport> H1Client<'_, T> {
         let read = self.io.poll_read(cx, &mut buffer);
         let result = match read {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(0) | Err(_)) => {
-                self.body.left = Left::Broken(BodyError::Gone);
-                Poll::Ready(Err(BodyError::Gone))
+            Poll::Ready(Ok(0)) => self.lost(BodyError::Gone),
+            Poll::Ready(Err(error)) => {
+                self.lost(error.raw_os_error().map_or(BodyError::Gone, BodyError::Broken))
             }
             Poll::Ready(Ok(_)) => {
                 if self.body.ahead.is_empty() {
@@ -230,6 +231,14 @@ impl<T: Transport> H1Client<'_, T> {
         };
         buffers::give_back(buffer);
         result
+    }
+}
+
+impl<T> H1Client<'_, T> {
+    #[cold]
+    fn lost(&mut self, error: BodyError) -> Poll<Result<(), BodyError>> {
+        self.body.left = Left::Broken(error);
+        Poll::Ready(Err(error))
     }
 }
 
@@ -271,8 +280,17 @@ impl<T: Transport> Client for H1Client<'_, T> {
         }
     }
 
+    fn pause_body(&mut self) {
+        self.timer.disarm();
+        self.armed = false;
+    }
+
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.io.poll_peer_closed(cx)
+    }
+
+    fn gone_because(&mut self) -> Option<io::Error> {
+        self.io.take_error()
     }
 
     fn hint(&mut self, status: u16, fields: &[Field]) {

@@ -239,6 +239,10 @@ impl Client for StreamClient {
         self.fail(BodyError::TimedOut)
     }
 
+    fn pause_body(&mut self) {
+        self.timer = None;
+    }
+
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.inbox.coming.get() == Coming::Gone {
             return Poll::Ready(());

@@ -216,7 +216,8 @@ impl Filter for CharsetFilter {
                         r.log_error(
                             Severity::Error,
                             format_args!(
-                                "no \"charset_map\" between the charsets \"{from}\" and \"{to}\""
+                                "no \"charset_map\" between the charsets \"{from}\" and \"{to}\"{}",
+                                doing(r)
                             ),
                         );
                     }
@@ -271,7 +272,8 @@ impl CharsetFilter {
                 return Some(wanted);
             }
             let name = String::from_utf8_lossy(&wanted);
-            r.log_error(Severity::Error, format_args!("unknown charset \"{name}\" to override"));
+            let text = format_args!("unknown charset \"{name}\" to override{}", doing(r));
+            r.log_error(Severity::Error, text);
             return None;
         }
         if self.charset == Name::Off {
@@ -287,6 +289,14 @@ impl CharsetFilter {
     /// What the response is in (`ngx_http_source_charset`); `None`: nobody says.
     fn source(&self, r: &Request) -> Option<Bytes> {
         r.response.charset.clone().or_else(|| value_of(&self.source, r))
+    }
+}
+
+/// What nginx is at when it sends a head: a response of an upstream it is still reading.
+fn doing(r: &Request) -> &'static str {
+    match r.upstream.asked() {
+        Some(_) => " while reading response header from upstream",
+        None => r.main.doing.get(),
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_rt::{connect::ConnectError, pool, transport::Transport};
+use forebay_rt::{connect::ConnectError, errno::Errno, pool, transport::Transport};
 use forebay_session::log::Severity;
 use forebay_wire::{
     Span,
@@ -42,18 +42,20 @@ pub(super) enum Came {
 
 /// Why the waiting ended.
 pub(super) enum GivenUp {
-    ClientGone,
+    /// The client left, or its connection broke.
+    ClientGone(Option<io::Error>),
     TimedOut,
 }
 
 pub(super) fn given_up(r: &Request, why: GivenUp, doing: &str) -> Failure {
     match why {
-        GivenUp::ClientGone => {
+        GivenUp::ClientGone(broken) => {
+            let cause = broken.map(|error| format!(" ({})", Errno(&error))).unwrap_or_default();
             r.log_error(
                 Severity::Info,
                 format_args!(
                     "epoll_wait() reported that client prematurely closed connection, so upstream \
-                     connection is closed too while {doing}"
+                     connection is closed too{cause} while {doing}"
                 ),
             );
             Failure::Final(499)

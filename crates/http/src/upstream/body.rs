@@ -401,7 +401,11 @@ impl<C: Codec> Inflow<C> {
         self.sender = None;
         match error {
             SendError::Upstream(_) => {}
-            SendError::Client(error) => return self.fail(Severity::Info, error.to_string()),
+            SendError::Client(error) => {
+                let text = format!("{error} while sending request to upstream");
+                self.state.complain(Severity::Info, text);
+                return self.break_off();
+            }
             SendError::File(error) => {
                 let cause = Errno(error);
                 return self
@@ -507,6 +511,10 @@ impl<C: Codec> Inflow<C> {
 
     fn fail(&mut self, severity: Severity, text: String) {
         self.state.complain(severity, format!("{text} while reading upstream"));
+        self.break_off();
+    }
+
+    fn break_off(&mut self) {
         self.ended = Some(Err(Fault::Upstream));
         self.close();
     }

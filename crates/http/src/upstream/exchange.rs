@@ -46,6 +46,8 @@ use crate::{
 /// Tells connections of a protocol that ALPN has a name for from those of HTTP/1.
 const OTHER_PROTOCOL: u64 = 0x9e37_79b9_7f4a_7c15;
 
+const SENDING: &str = "sending request to upstream";
+
 /// How an attempt failed.
 pub(super) enum Failure {
     /// Another server may be asked.
@@ -161,7 +163,6 @@ async fn ask<'f, P: Protocol>(
         });
         let next = match failure {
             Failure::Final(status) => {
-                r.upstream.with(|attempt| attempt.status = status);
                 lease.finish(&mut selection, Outcome::Next, timings);
                 return Err(status);
             }
@@ -213,8 +214,8 @@ async fn queue(
             Err(502)
         }
         None => {
-            r.upstream.nobody(group, 499);
-            given_up(r, GivenUp::ClientGone, DOING);
+            r.upstream.nobody(group, 0);
+            given_up(r, GivenUp::ClientGone(client.gone_because()), DOING);
             Err(499)
         }
     }
@@ -414,7 +415,7 @@ impl<P: Protocol> Exchange<'_, P> {
         cx: &mut Context<'_>,
     ) -> Poll<GivenUp> {
         if !self.settings().ignore_client_abort && client.poll_gone(cx).is_ready() {
-            return Poll::Ready(GivenUp::ClientGone);
+            return Poll::Ready(GivenUp::ClientGone(client.gone_because()));
         }
         self.timer.poll_expired(cx).map(|()| GivenUp::TimedOut)
     }
@@ -491,7 +492,7 @@ impl<P: Protocol> Exchange<'_, P> {
         });
         let doing = match request_sent {
             true => "reading response header from upstream",
-            false => "sending request to upstream",
+            false => SENDING,
         };
         // A closed connection that was kept is not the server's fault, nor was the request seen.
         let stale = reused && unanswered;
@@ -531,9 +532,16 @@ impl<P: Protocol> Exchange<'_, P> {
                 complain(r, &codec, &reading.buf, bad, Severity::Error);
                 Some(Failure::Next(Next::INVALID_HEADER))
             }
+            Came::Nothing(why @ GivenUp::ClientGone(_)) => {
+                // nginx begins to read with the first bytes that come (`ngx_http_upstream_process_header`).
+                let doing = if unanswered { SENDING } else { doing };
+                r.upstream.with(|attempt| attempt.status = codec.head().status);
+                Some(given_up(r, why, doing))
+            }
             Came::Nothing(why) => Some(given_up(r, why, doing)),
             Came::Client(error) => {
-                client::complain(r, error);
+                r.upstream.with(|attempt| attempt.status = codec.head().status);
+                client::complain_while(r, error, " while sending request to upstream");
                 Some(Failure::Final(error.status()))
             }
             Came::File(error) => {
@@ -628,10 +636,11 @@ impl<P: Protocol> Exchange<'_, P> {
             let left_over = codec.left_over().filter(|_| more > 0);
             let (trailers, clean) = (codec.take_trailers(), request_sent && more == 0);
             let remains = if clean { codec.release() } else { Remains::Spent };
-            // Chunks count with their frames, as for a body that is still coming.
+            // All that was read counts: the frames of chunks, and what is left over.
             let came = match framing.body {
-                ResponseBody::Chunked => came.saturating_sub(more as u64),
-                _ => data.len() as u64,
+                ResponseBody::None => 0,
+                ResponseBody::Chunked => came,
+                _ => (data.len() + more) as u64,
             };
             let data = (data, came);
             return self.answer_whole(r, verdict, (origin, remains), data, trailers, left_over);

@@ -53,6 +53,10 @@ impl Hidden {
         }
     }
 
+    fn hides(&self, id: Id) -> bool {
+        self.known & (1 << id as u8) != 0
+    }
+
     fn has(&self, field: &ResponseField, bytes: &[u8]) -> bool {
         match field.id {
             Id::Other if self.names.is_empty() => false,
@@ -60,7 +64,7 @@ impl Hidden {
                 let name = field.name.of(bytes);
                 self.names.iter().any(|hidden| name.eq_ignore_ascii_case(hidden))
             }
-            id => self.known & (1 << id as u8) != 0,
+            id => self.hides(id),
         }
     }
 }
@@ -298,6 +302,10 @@ fn pass<P: Protocol>(
 ) {
     let settings = protocol.settings();
     let hidden = protocol.hidden();
+    // Where the server's own pass, there is none in place of one that it does not send
+    // (`ngx_http_proxy_process_header`).
+    r.response.has_server = !hidden.hides(Id::Server);
+    r.response.has_date = !hidden.hides(Id::Date);
     for field in &head.fields {
         let nominated = || framing::nominates(head, bytes, field.name.of(bytes));
         if hidden.has(field, bytes) {
@@ -324,8 +332,6 @@ fn pass<P: Protocol>(
                 }
                 continue;
             }
-            Id::Server => r.response.has_server = true,
-            Id::Date => r.response.has_date = true,
             Id::Location | Id::Refresh | Id::SetCookie => {
                 if let Some(value) = protocol.rewrite(r, job, field.id, field.value.of(bytes)) {
                     if field.id == Id::Location && value.first() == Some(&b'/') {

@@ -2,8 +2,9 @@
 //!
 //! Invariant: a body that is sent as it comes is sent once.
 
-use std::future::poll_fn;
+use std::{future::poll_fn, task::Poll};
 
+use bytes::Bytes;
 use forebay_wire::h1::BodyLength;
 
 use super::{Outgoing, Protocol};
@@ -63,17 +64,37 @@ async fn stream(
     let core = &r.location().core;
     let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
     let postponed = core.client_body_postpone_sending;
-    let mut begun = Vec::new();
-    while begun.len() < postponed {
-        let next = poll_fn(|cx| client.poll_body(limit, timeout_ms, cx)).await;
+    let at_hand = postponed.max(core.client_body_buffer_size);
+    let (mut pieces, mut len) = (Vec::new(), 0);
+    while len < at_hand {
+        let waits = len < postponed;
+        let next = poll_fn(|cx| match client.poll_body(limit, timeout_ms, cx) {
+            Poll::Pending if !waits => Poll::Ready(None),
+            next => next.map(Some),
+        });
+        // What is there already may be all of it, or too much of it: no server need be asked to know.
+        let Some(next) = next.await else {
+            client.pause_body();
+            break;
+        };
         let next = next.map_err(|error| {
             client::complain(r, error);
             error.status()
         });
         match next? {
-            Some(piece) => begun.extend_from_slice(&piece),
-            None => return Ok(Outgoing::Memory(begun.into())),
+            Some(piece) => {
+                len += piece.len();
+                pieces.push(piece);
+            }
+            None => return Ok(Outgoing::Memory(joined(pieces))),
         }
     }
-    Ok(Outgoing::Stream { begun: begun.into(), length })
+    Ok(Outgoing::Stream { begun: joined(pieces), length })
+}
+
+fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+    match pieces.len() {
+        0 | 1 => pieces.pop().unwrap_or_default(),
+        _ => pieces.concat().into(),
+    }
 }

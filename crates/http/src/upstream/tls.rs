@@ -106,7 +106,7 @@ impl<P: Protocol> Exchange<'_, P> {
                 complain(r, &error);
                 Err(Failure::Next(Next::ERROR))
             }
-            Err(why @ (GivenUp::ClientGone | GivenUp::TimedOut)) => Err(given_up(r, why, DOING)),
+            Err(why @ (GivenUp::ClientGone(_) | GivenUp::TimedOut)) => Err(given_up(r, why, DOING)),
         }
     }
 }

@@ -195,12 +195,9 @@ impl End {
         match self {
             End::Over => {}
             End::TimedOut(patience) => {
-                let (who, severity) = match patience.with_client {
-                    true => ("client", Severity::Info),
-                    false => ("upstream", Severity::Error),
-                };
+                let who = if patience.with_client { "client" } else { "upstream" };
                 let text = format!("{who} timed out (110: Connection timed out) {DOING}");
-                state.complain(severity, text);
+                state.complain(Severity::Info, text);
             }
             End::Broken(broken, up) => {
                 let (call, error, of_client) = match broken {

@@ -250,6 +250,38 @@ fn a_client_that_breaks_off_its_body_frees_the_upstream() {
 }
 
 #[test]
+fn what_is_there_of_an_unbuffered_body_is_looked_at_before_a_server_is_asked() {
+    let chunked =
+        "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let origin = Origin::answering(OK);
+    of_both(|kind| {
+        for (body, want, length) in [
+            ("3\r\nabc\r\n0\r\n\r\n", "200 ok", Some("3")),
+            ("0\r\n\r\n", "200 ok", Some("0")),
+            ("9\r\nabcdefghi\r\n0\r\n\r\n", "413", None),
+            ("3\r\nabcd\r\n0\r\n\r\n", "400", None),
+        ] {
+            let more = format!("{UNBUFFERED} client_max_body_size 5;");
+            let server = start(kind, "", &pass(origin.addr(), &more));
+            let (connections, requests) = (origin.connections(), origin.requests().len());
+            let got = ask(server.addr(), format!("{chunked}{body}").as_bytes());
+            assert_eq!(got, want, "{kind} {body:?}");
+            match length {
+                None => {
+                    assert_eq!(origin.connections(), connections, "{kind} {body:?}");
+                    assert!(last_access(&server, 1).ends_with("[-] [-]"), "{kind} {body:?}");
+                }
+                Some(_) => {
+                    let request = origin.requests().remove(requests);
+                    assert_eq!(request.value("content-length").as_deref(), length, "{kind}");
+                    assert_eq!(request.value("transfer-encoding"), None, "{kind}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn a_slow_upstream_slows_the_client_and_not_the_memory() {
     let gate = Gate::new();
     let behind = gate.clone();

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use forebay_testkit::origin::{Blackhole, Gate, Origin};
 use forebay_testkit::ports::Port;
@@ -289,6 +290,158 @@ fn a_client_that_goes_frees_its_upstream() {
             server.access_log()
         );
     });
+}
+
+/// How far an upstream comes before a client goes.
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    Connecting,
+    Silent,
+    InHead,
+}
+
+const GONE: &str = "epoll_wait() reported that client prematurely closed connection, so upstream connection is closed too";
+const RESET: &str = " (104: Connection reset by peer)";
+
+/// What logs say of a client that goes while a server is being asked.
+struct Leaving<'a> {
+    request: &'a str,
+    more: &'a str,
+    stage: Stage,
+    /// With what the status begins; of a client in the middle of its body nginx says 400.
+    status: &'a str,
+    upstream_status: &'a str,
+    told: &'a str,
+    doing: &'a str,
+}
+
+impl Leaving<'_> {
+    fn check(&self, kind: Kind, hole: &Blackhole, resets: bool) {
+        let stage = self.stage;
+        let origin = Origin::start(move |conn| {
+            let Some(head) = conn.head()? else { return Ok(()) };
+            if stage == Stage::InHead {
+                conn.send(b"HTTP/1.1 200 OK\r\nX: ")?;
+                conn.wait_read()?;
+            }
+            conn.record(&head);
+            conn.wait_closed()
+        });
+        let addr = if stage == Stage::Connecting { hole.addr() } else { origin.addr() };
+        let ok = "location /ok { access_log off; return 200 ok; }";
+        let server = start(kind, "", &(pass(addr, self.more) + ok));
+        let mut gone = client(&server);
+        gone.send(self.request.as_bytes()).unwrap();
+        if stage != Stage::Connecting {
+            origin.wait_requests(1);
+            let begun = |bytes: &[u8]| bytes.windows(3).any(|window| window == b"abc");
+            let is_get = self.request == GET;
+            let all = wait_for(|| is_get || begun(&origin.bytes(0)), LIMIT);
+            assert!(all, "{kind} {:?} {}", self.request, origin.bytes(0).escape_ascii());
+        }
+        // One thread serves both: what came first has been looked at when this is answered.
+        assert_eq!(ask(server.addr(), &get("/ok")), "200 ok");
+        if resets {
+            gone.reset().unwrap()
+        } else {
+            drop(gone)
+        }
+        let line = last_access(&server, 1);
+        let case = format!(
+            "{kind} {:?} {} {resets}: {line} {}",
+            self.request,
+            self.more,
+            server.error_log()
+        );
+        assert!(line.starts_with(&format!("/ {}", self.status)), "{case}");
+        assert!(line.ends_with(&format!("[{addr}] [{}]", self.upstream_status)), "{case}");
+        let told = match (self.told, resets) {
+            ("", false) => "client prematurely closed connection".to_owned(),
+            ("", true) => format!("recv() failed{RESET}"),
+            (text, false) => text.to_owned(),
+            (text, true) => format!("{text}{RESET}"),
+        };
+        assert!(server.error_log().contains(&format!("{told} while {}", self.doing)), "{case}");
+    }
+}
+
+#[test]
+fn what_a_server_was_asked_is_told_of_a_client_that_goes() {
+    const UNBUFFERED: &str = "proxy_request_buffering off;";
+    const SENDING: &str = "sending request to upstream";
+    const READING: &str = "reading response header from upstream";
+    const CONNECTING: &str = "connecting to upstream";
+    let begun = "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 9\r\n\r\nabc";
+    let chunked =
+        "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    let begun_chunks =
+        "POST / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
+    let hole = Blackhole::new().unwrap();
+    use Stage::{Connecting, InHead, Silent};
+    for (request, more, stage, status, upstream_status, told, doing) in [
+        (GET, "", Connecting, "499", "-", GONE, CONNECTING),
+        (POST, UNBUFFERED, Connecting, "499", "-", GONE, CONNECTING),
+        (begun, UNBUFFERED, Connecting, "499", "-", GONE, CONNECTING),
+        (GET, "", Silent, "499", "-", GONE, SENDING),
+        (POST, "", Silent, "499", "-", GONE, SENDING),
+        (POST, UNBUFFERED, Silent, "499", "-", GONE, SENDING),
+        (chunked, UNBUFFERED, Silent, "499", "-", GONE, SENDING),
+        (begun, UNBUFFERED, Silent, "4", "-", "", SENDING),
+        (begun_chunks, UNBUFFERED, Silent, "4", "-", "", SENDING),
+        (GET, "", InHead, "499", "200", GONE, READING),
+        (begun, UNBUFFERED, InHead, "4", "200", "", SENDING),
+    ] {
+        let leaving = Leaving { request, more, stage, status, upstream_status, told, doing };
+        of_both(|kind| [false, true].iter().for_each(|resets| leaving.check(kind, &hole, *resets)));
+    }
+}
+
+#[test]
+fn a_client_that_goes_is_noticed_behind_a_server_that_does_not_read() {
+    // nginx notices nothing as long as its buffers are full.
+    for more in ["", "proxy_request_buffering off;"] {
+        for chunked in [false, true] {
+            for resets in [false, true] {
+                let origin = Origin::start(|conn| {
+                    conn.stream()?;
+                    conn.hang()
+                });
+                let more = format!("{more} client_max_body_size 0; proxy_send_timeout 1h;");
+                let server = start(Kind::Forebay, "", &pass(origin.addr(), &more));
+                let mut gone = client(&server);
+                let (framing, size) = match chunked {
+                    true => ("Transfer-Encoding: chunked", "ffffff\r\n"),
+                    false => ("Content-Length: 16777215", ""),
+                };
+                let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n{size}");
+                gone.send(head.as_bytes()).unwrap();
+                let body = vec![b'x'; 0xff_ffff];
+                if more.starts_with("proxy") {
+                    // More than the server takes, and less than all.
+                    gone.set_timeout(Duration::from_millis(500)).unwrap();
+                    let _ = gone.send(&body);
+                    if !resets {
+                        // What it has sent stands before its end, which cannot come.
+                        continue;
+                    }
+                } else {
+                    gone.send(&body).unwrap();
+                    if chunked {
+                        gone.send(b"\r\n0\r\n\r\n").unwrap();
+                    }
+                    assert!(wait_for(|| origin.connections() == 1, LIMIT));
+                }
+                if resets {
+                    gone.reset().unwrap()
+                } else {
+                    drop(gone)
+                }
+                wait_logged(&server, &format!("{GONE}{}", if resets { RESET } else { "" }));
+                let line = last_access(&server, 1);
+                assert!(line.starts_with("/ 499") && line.ends_with("[-]"), "{more} {line}");
+            }
+        }
+    }
 }
 
 #[test]

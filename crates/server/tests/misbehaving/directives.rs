@@ -37,6 +37,28 @@ fn early_hints_reach_those_who_want_them() {
 }
 
 #[test]
+fn server_and_date_are_those_of_the_upstream_where_they_pass() {
+    let date = "Date: Mon, 01 Jan 2024 00:00:00 GMT";
+    for (fields, want) in [
+        ("", vec![]),
+        ("Server: up\r\n", vec!["Server: up"]),
+        ("Date: Mon, 01 Jan 2024 00:00:00 GMT\r\n", vec![date]),
+    ] {
+        let origin = Origin::answering(OK.replacen("Content", &format!("{fields}Content"), 1));
+        of_both(|kind| {
+            let more = "proxy_pass_header Server; proxy_pass_header Date;";
+            let server = start(kind, "", &pass(origin.addr(), more));
+            let mut client = client(&server);
+            client.send(&get("/")).unwrap();
+            let text = String::from_utf8(client.read_to_end().unwrap()).unwrap();
+            let told = |line: &&str| line.starts_with("Server:") || line.starts_with("Date:");
+            let lines: Vec<&str> = text.lines().filter(told).collect();
+            assert_eq!(lines, want, "{kind}: {text}");
+        });
+    }
+}
+
+#[test]
 fn trailers_are_passed_on_where_that_is_wanted() {
     let origin = Origin::answering(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\

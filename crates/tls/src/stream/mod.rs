@@ -477,6 +477,10 @@ impl<T: Transport> Transport for TlsStream<T> {
         }
     }
 
+    fn take_error(&self) -> Option<io::Error> {
+        self.io.as_ref()?.take_error()
+    }
+
     fn socket(&self) -> Option<RawFd> {
         self.io.as_ref()?.socket()
     }

@@ -305,6 +305,7 @@ pub fn response_framing(
             framing.upgrade = true;
             framing.keep_alive = false;
         }
+        // DIFFERS(interim-responses): for nginx it is the response.
         100..=199 => framing.interim = true,
         // RFC 9112 §6.3: no body, whatever they say of its length.
         204 | 304 => {}

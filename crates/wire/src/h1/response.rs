@@ -304,8 +304,10 @@ impl ResponseParser {
                 NameByte::Plain | NameByte::Underscore => {}
             }
         }
-        let Some(colon) = colon.filter(|colon| *colon > 0) else {
-            return Err(self.refuse(start, end));
+        let colon = match colon {
+            Some(0) => return Err(self.refuse(start, start)),
+            Some(colon) => colon,
+            None => return Err(self.refuse(start, end)),
         };
         let value = &line[colon + 1..];
         if let Some(at) = memchr::memchr2(b'\r', 0, value) {

@@ -74,7 +74,8 @@ impl Codec for Http1 {
     fn framing(&mut self, buf: &[u8]) -> Result<ResponseFraming, BadResponse> {
         let framing = response_framing(self.parser.head(), buf, self.sent)?;
         self.of_more = match framing.body {
-            ResponseBody::None => None,
+            // Nobody looks behind the response to a HEAD.
+            ResponseBody::None if self.sent.head => None,
             ResponseBody::Chunked => {
                 Some("upstream sent data after final chunk while reading upstream")
             }
