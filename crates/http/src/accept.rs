@@ -289,6 +289,7 @@ fn start<T: Transport>(
         local,
         requests: Cell::new(0),
         started_ms: clock::now_ms(),
+        bound: Default::default(),
         proxied: Default::default(),
         tls: Default::default(),
         worker: worker.clone(),

@@ -61,6 +61,7 @@ fn checked(
         started_ms: clock::now_ms(),
         proxied: OnceCell::new(),
         tls: OnceCell::new(),
+        bound: OnceCell::new(),
         worker: worker.clone(),
     };
     let r = Request::new(plan.clone(), Rc::new(connection), ServerId::default(), Parts::default());

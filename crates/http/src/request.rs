@@ -32,7 +32,7 @@ use crate::{
     response::Response,
     target::KnownHost,
     tls::Tls,
-    upstream,
+    upstream::{self, ntlm},
     worker::Worker,
 };
 
@@ -90,6 +90,8 @@ pub struct Connection {
     pub proxied: OnceCell<Box<Proxied>>,
     /// What came of the handshake, on a TLS port.
     pub tls: OnceCell<Box<Tls>>,
+    /// The servers that it is bound to (`ntlm`).
+    pub bound: OnceCell<Box<ntlm::Bound>>,
     /// The thread that serves it.
     pub worker: Rc<Worker>,
 }
@@ -106,6 +108,7 @@ impl Connection {
             started_ms: self.started_ms,
             proxied: self.proxied.clone(),
             tls: OnceCell::from(Box::new(tls)),
+            bound: OnceCell::new(),
             worker: self.worker.clone(),
         }
     }

@@ -108,6 +108,7 @@ pub fn request_of(plan: Arc<Plan>, head: &str) -> Request {
         started_ms: 0,
         proxied: Default::default(),
         tls: Default::default(),
+        bound: Default::default(),
         worker,
     });
     let mut parts = Parts::default();

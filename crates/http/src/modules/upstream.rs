@@ -2,8 +2,6 @@
 //! modules of its balancing methods). The groups themselves, and what the directives say, are in
 //! [`forebay_session::upstream`].
 //!
-//! Leaves out: `ntlm`.
-//!
 //! Invariant: nothing runs for a request here; who passes requests on asks the group.
 
 use std::sync::Arc;
@@ -105,6 +103,19 @@ impl Module for Upstream {
             Arity::NONE,
             "The server with the least number of connections for its weight.",
             |c, n, cx| c.draft(|s| directives::least_conn(s, n, cx.loader)),
+        ),
+        in_upstream(
+            "ntlm",
+            &[""],
+            "",
+            Arity::NONE,
+            "A client that authenticates with NTLM or Negotiate has connections to the server of its own.",
+            |c, n, _| {
+                c.draft(|s| match std::mem::replace(&mut s.ntlm, true) {
+                    false => Ok(()),
+                    true => Err(value::duplicate(n)),
+                })
+            },
         ),
         in_upstream(
             "least_time",

@@ -11,11 +11,12 @@ use std::{
 
 use bytes::Bytes;
 use forebay_rt::{connect::ConnectError, errno::Errno, pool, transport::Transport};
-use forebay_session::log::Severity;
+use forebay_session::{log::Severity, var::Template};
 use forebay_wire::{
     Span,
     h1::{
-        BadResponse, ResponseField, ResponseFieldId as Id, ResponseFraming, ResponseHead, framing,
+        BadResponse, ResponseField, ResponseFieldId as Id, ResponseFraming, ResponseHead, Version,
+        framing,
     },
 };
 
@@ -107,6 +108,16 @@ pub(super) fn complain<C: Codec>(
 ) {
     let why = codec.explain(bad, buf);
     r.log_error(severity, format_args!("{why} while reading response header from upstream"));
+}
+
+/// `early_hints`: whether the client is to see 103s.
+pub(super) fn wants_hints(r: &Request) -> bool {
+    let is_set = |condition: &Template| {
+        let value = condition.value(r);
+        !value.is_empty() && value != b"0"
+    };
+    let core = &r.location().core;
+    !r.subrequest && r.version() >= Version::Http11 && core.early_hints.iter().any(is_set)
 }
 
 /// The fields of a 103 that a client may see.

@@ -20,17 +20,17 @@ use forebay_session::{
     upstream::{
         Called, Lease, Outcome, Pick, Selection, Ticket, Timings, keepalive::Kept, sticky::Stage,
     },
-    var::Template,
 };
-use forebay_wire::h1::{Method, ResponseBody, ResponseFraming, Version};
+use forebay_wire::h1::{Method, ResponseBody, ResponseFraming};
 
 use super::{
     Codec, Outgoing, Protocol, Remains, Session, Settings,
-    arrival::{Came, GivenUp, Reading, broken, complain, connect_severity, given_up},
+    arrival::{Came, GivenUp, Reading, broken, complain, connect_severity, given_up, wants_hints},
     body::{self, Inflow, Origin},
     buffers,
     conn::{Connection, Stream},
     head::{self, Verdict},
+    ntlm,
     outgoing::outgoing,
     send::{SendError, Sender},
     settings::Next,
@@ -122,6 +122,7 @@ async fn ask<'f, P: Protocol>(
     let settings = protocol.settings();
     let group = protocol.group(job).group();
     let mut selection = group.begin(&*r, r.remote().ip());
+    let bound = ntlm::begin(r, group, &mut selection);
     selection.limit_tries(settings.next_tries);
     let mut x = Exchange {
         protocol,
@@ -130,6 +131,7 @@ async fn ask<'f, P: Protocol>(
         body: body.clone(),
         timer: Timer::new(),
         started_ms: clock::now_ms(),
+        bound,
         sent_any: false,
     };
     loop {
@@ -147,6 +149,7 @@ async fn ask<'f, P: Protocol>(
             }
         };
         r.upstream.attempt(lease.peer());
+        ntlm::asked(r, group, lease.peer());
         let failure = match x.attempt(r, client, &lease).await {
             Ok(arrived) => match x.judge(r, &arrived, &selection) {
                 None => return Ok(x.answer(r, arrived, lease, selection)),
@@ -237,6 +240,8 @@ pub(super) struct Exchange<'a, P: Protocol> {
     body: Outgoing,
     timer: Timer,
     started_ms: u64,
+    /// What connections of this client are told apart by.
+    bound: u64,
     /// Whether a byte of the request was sent to anybody.
     sent_any: bool,
 }
@@ -349,7 +354,7 @@ impl<P: Protocol> Exchange<'_, P> {
         };
         let tls = self.protocol.tls(self.job).map_or(0, |(_, identity)| identity.tag);
         // Over TLS, too: the other end may have agreed to nothing.
-        own ^ tls ^ if self.protocol.alpn().is_some() { OTHER_PROTOCOL } else { 0 }
+        own ^ self.bound ^ tls ^ if self.protocol.alpn().is_some() { OTHER_PROTOCOL } else { 0 }
     }
 
     async fn connect(
@@ -780,16 +785,6 @@ impl<P: Protocol> Exchange<'_, P> {
             }
         }
     }
-}
-
-/// `early_hints`: whether the client is to see 103s.
-fn wants_hints(r: &Request) -> bool {
-    let is_set = |condition: &Template| {
-        let value = condition.value(r);
-        !value.is_empty() && value != b"0"
-    };
-    let core = &r.location().core;
-    !r.subrequest && r.version() >= Version::Http11 && core.early_hints.iter().any(is_set)
 }
 
 /// RFC 9110 §9.2.2, as nginx takes it.

@@ -16,6 +16,7 @@
 //! h2/           the codec of HTTP/2, for whoever speaks something on top of it
 //! tls.rs        the handshake, where TLS is spoken
 //! state.rs      $upstream_… and the error log
+//! ntlm.rs       connections that belong to a client
 //! locate.rs     the servers behind an address that is known only with a request
 //! settings.rs   the directives that all of them share, under their prefixes
 //! ```
@@ -30,6 +31,7 @@ pub mod exchange;
 pub mod h2;
 pub mod head;
 mod locate;
+pub mod ntlm;
 mod outgoing;
 pub mod send;
 pub mod settings;

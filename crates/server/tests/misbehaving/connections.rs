@@ -45,6 +45,47 @@ fn a_connection_is_kept_for_as_many_requests_as_keepalive_requests_says() {
 }
 
 #[test]
+fn who_authenticates_a_connection_has_it_alone() {
+    // Says on which connection of which server a request came.
+    let origin = |name: &'static str| {
+        Origin::start(move |conn| {
+            while conn.request()?.is_some() {
+                let text = format!("{name}{}", conn.number());
+                let length = text.len();
+                conn.send(
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{text}").as_bytes(),
+                )?;
+            }
+            Ok(())
+        })
+    };
+    let (a, b) = (origin("a"), origin("b"));
+    let http =
+        format!("upstream o {{ server {}; server {}; keepalive 9; ntlm; }}", a.addr(), b.addr());
+    let server = start(Kind::Forebay, &http, "location / { proxy_pass http://o; }");
+    let authorized =
+        |scheme: &str| format!("GET / HTTP/1.1\r\nHost: t\r\nAuthorization: {scheme} x\r\n\r\n");
+    let plain = "GET / HTTP/1.1\r\nHost: t\r\n\r\n".to_owned();
+    let mut others = client(&server);
+    let shared: Vec<String> = (0..4).map(|_| ask_on(&mut others, &plain).1).collect();
+    assert_eq!(shared, ["a0", "b0", "a0", "b0"]);
+    // Other schemes are of requests.
+    assert_eq!(ask_on(&mut others, &authorized("Basic")).1, "a0");
+    let mut seen: Vec<String> = shared;
+    for scheme in ["NTLM", "negotiate"] {
+        let mut own = client(&server);
+        assert!(seen.contains(&ask_on(&mut own, &plain).1), "not bound yet");
+        let bound = ask_on(&mut own, &authorized(scheme)).1;
+        assert!(!seen.contains(&bound), "{bound} is another's: {seen:?}");
+        for request in [authorized(scheme), plain.clone(), plain.clone(), authorized("Basic")] {
+            assert_eq!(ask_on(&mut own, &request).1, bound, "{scheme}");
+            assert_ne!(ask_on(&mut others, &plain).1, bound, "{scheme}");
+        }
+        seen.push(bound);
+    }
+}
+
+#[test]
 fn no_more_connections_stay_idle_than_keepalive_says() {
     of_both(|kind| {
         let gate = Gate::new();

@@ -110,6 +110,8 @@ pub struct Settings {
     pub method: Option<Method>,
     /// How requests are bound to servers.
     pub sticky: Option<Sticky>,
+    /// Whether clients that authenticate a connection have connections of their own.
+    pub ntlm: bool,
     /// Whether requests wait for a server.
     pub queue: Option<QueueSettings>,
     /// Which connections are kept.

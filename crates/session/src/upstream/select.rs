@@ -114,6 +114,11 @@ impl Selection {
         self.tries
     }
 
+    /// The request belongs to that peer, if it can be asked.
+    pub fn bind(&mut self, peer: &Peer) {
+        self.bound = Text::written(|out| out.extend_from_slice(peer.sticky_id.as_bytes()));
+    }
+
     /// Not more than that many (`proxy_next_upstream_tries`); 0: as many as there are.
     pub fn limit_tries(&mut self, max: u32) {
         self.max_tries = max;
