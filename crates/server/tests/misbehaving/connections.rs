@@ -121,6 +121,8 @@ fn a_steady_load_opens_no_new_connections() {
     let text = server.read("nginx.conf").replace("worker_processes 1", "worker_processes 4");
     server.rewrite_conf(&text).unwrap();
     server.signal(Signal::SIGHUP);
+    // Others may have used the port a moment ago.
+    let before = waiting_for_the_end_of_time(origin.addr().port());
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -135,7 +137,7 @@ fn a_steady_load_opens_no_new_connections() {
     });
     // A client may ask again before its last connection is back in the pool.
     assert!(origin.connections() <= 32, "{} connections", origin.connections());
-    assert_eq!(waiting_for_the_end_of_time(origin.addr().port()), 0);
+    assert!(waiting_for_the_end_of_time(origin.addr().port()) <= before);
 }
 
 /// How many sockets of this machine are in TIME_WAIT with that port at one end.
