@@ -194,18 +194,21 @@ impl Arrival {
     const SURE: u8 = 8;
     const RARELY: u8 = 32;
 
+    /// Whether this connection is tried; what comes of that is to be [learned](Arrival::learn).
     fn worth_a_try() -> bool {
         let left = ARRIVED.get();
-        left > 0 && left <= Self::SURE
+        if left > Self::SURE {
+            // Those that are not tried count down to the next one that is, alone.
+            ARRIVED.set(if left == Self::SURE + 1 { 1 } else { left - 1 });
+        }
+        left <= Self::SURE
     }
 
     fn learn(arrived: bool) {
         ARRIVED.set(match (arrived, ARRIVED.get()) {
             (true, _) => Self::SURE,
-            // Beyond `SURE` it counts down to the next try, which is then the only one.
-            (false, 0 | 1) => Self::SURE + Self::RARELY,
-            (false, left) if left == Self::SURE + 1 => 1,
-            (false, left) => left - 1,
+            (false, left @ 2..) => left - 1,
+            (false, _) => Self::SURE + Self::RARELY,
         });
     }
 }
@@ -448,12 +451,14 @@ mod tests {
         ARRIVED.set(Arrival::SURE);
         let tries = (0..400).filter(|_| {
             let tried = Arrival::worth_a_try();
-            Arrival::learn(false);
+            if tried {
+                Arrival::learn(false);
+            }
             tried
         });
         assert!((15..=30).contains(&tries.count()));
         Arrival::learn(true);
-        assert!(Arrival::worth_a_try());
+        assert!((0..8).all(|_| Arrival::worth_a_try()));
     }
 
     #[test]
