@@ -95,8 +95,9 @@ impl Timer {
     pub fn arm(&self, ms: u64) {
         let deadline = clock::now_ms().saturating_add(ms);
         self.0.deadline.set(deadline);
-        if deadline / TICK_MS < self.0.held_at.get() {
-            hold(&self.0, deadline / TICK_MS + 1);
+        let tick = tick_after(deadline);
+        if tick < self.0.held_at.get() {
+            hold(&self.0, tick);
         }
     }
 
@@ -143,6 +144,11 @@ impl Drop for Timer {
         // While the thread ends, the wheel may be gone already.
         let _ = WHEEL.try_with(|wheel| wheel.borrow_mut().free.push(node.clone()));
     }
+}
+
+/// The first tick that begins after a moment.
+fn tick_after(ms: u64) -> u64 {
+    ms / TICK_MS + 1
 }
 
 fn hold(node: &Rc<Node>, tick: u64) {
@@ -284,7 +290,7 @@ fn turn_wheel(now: u64) {
                         waker.wake();
                     }
                 }
-                deadline => hold(&node, deadline / TICK_MS + 1),
+                deadline => hold(&node, tick_after(deadline)),
             }
         }
         WHEEL.with_borrow_mut(|wheel| {
@@ -320,6 +326,20 @@ mod tests {
             timer.arm(10);
             poll_fn(|cx| timer.poll_expired(cx)).await;
         });
+    }
+
+    #[test]
+    fn a_deadline_that_moves_within_a_tick_takes_one_place() {
+        clock::pause();
+        let held = || WHEEL.with_borrow(|wheel| wheel.ticks.values().map(Vec::len).sum::<usize>());
+        let timer = Timer::new();
+        for _ in 0..100 {
+            timer.arm(60_000);
+        }
+        assert_eq!(held(), 1);
+        timer.arm(1000);
+        timer.arm(1000);
+        assert_eq!(held(), 2);
     }
 
     #[test]
