@@ -37,6 +37,9 @@ pub(super) struct Inbox {
     pub left: Vec<Key>,
 }
 
+/// So many sockets that have left are told of at once.
+const MANY: usize = 256;
+
 #[derive(Default)]
 struct Registry {
     loops: Vec<Option<Arc<Remote>>>,
@@ -101,15 +104,26 @@ impl Remote {
             inbox.woken.push(task);
         }
         drop(inbox);
+        self.signal();
+    }
+
+    /// Says that a socket has left. The loop need not hurry to hear it, but must before they are many:
+    /// until then each keeps its place in a table.
+    pub fn left(&self, source: Key) {
+        let mut inbox = self.inbox();
+        inbox.left.push(source);
+        let are_many = inbox.left.len() >= MANY;
+        drop(inbox);
+        if are_many {
+            self.signal();
+        }
+    }
+
+    fn signal(&self) {
         if !self.signalled.swap(true, Ordering::AcqRel) {
             // Fails only when the counter is full, and then the event is there already.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
-    }
-
-    /// Says that a socket has left. The loop need not hurry to hear it.
-    pub fn left(&self, source: Key) {
-        self.inbox().left.push(source);
     }
 
     /// What other threads have asked for since.

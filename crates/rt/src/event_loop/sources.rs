@@ -214,4 +214,8 @@ impl Sources {
     pub fn free_places(&self) -> usize {
         self.free.len()
     }
+
+    pub fn places(&self) -> usize {
+        self.places.len()
+    }
 }

@@ -260,6 +260,26 @@ fn a_socket_moves_to_another_thread() {
 }
 
 #[test]
+fn places_of_sockets_that_other_threads_take_are_used_again() {
+    block_on(async {
+        // Nothing else ever wakes this loop from outside.
+        for _ in 0..4 {
+            let mut sockets = Vec::new();
+            for _ in 0..300 {
+                let (mut socket, peer) = pair();
+                assert!(is_waiting(&mut socket).await);
+                sockets.push((socket, peer));
+            }
+            let take = || sockets.into_iter().for_each(|(socket, _)| drop(socket.into_fd()));
+            thread::scope(|scope| scope.spawn(take).join()).unwrap();
+            yield_now().await;
+        }
+        let places = LOCAL.with(|local| local.sources.borrow().places());
+        assert!(places < 2 * 300, "{places}");
+    });
+}
+
+#[test]
 fn a_socket_of_another_loop_is_refused_and_not_mistaken() {
     let (mut socket, _peer) = pair();
     let socket = block_on(async move {
