@@ -77,18 +77,19 @@ fn code(line: &str) -> &str {
     line.split("//").next().unwrap_or_default()
 }
 
-/// The workspace crates under `[dependencies]` and `[build-dependencies]` of a manifest.
-fn dependencies(manifest: &str) -> BTreeSet<String> {
+/// What stands under `[dependencies]` and `[build-dependencies]` of a crate's manifest.
+fn dependencies(name: &str) -> BTreeSet<String> {
+    let path = workspace().join("crates").join(name).join("Cargo.toml");
+    let manifest = fs::read_to_string(path).expect("manifest");
     let mut section = "";
     let mut found = BTreeSet::new();
     for line in manifest.lines().map(str::trim) {
         if line.starts_with('[') {
             section = line;
         } else if matches!(section, "[dependencies]" | "[build-dependencies]")
-            && let Some(rest) = line.strip_prefix("forebay-")
+            && let Some((used, _)) = line.split_once(['.', ' ', '='])
         {
-            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-            found.insert(rest[..end.unwrap_or(rest.len())].to_owned());
+            found.insert(used.to_owned());
         }
     }
     found
@@ -104,11 +105,38 @@ fn crates_use_only_what_is_below_them() {
     let known: BTreeSet<String> = ARROWS.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(names, known, "a crate without a line in ARROWS and ARCHITECTURE.md");
     for (name, allowed) in ARROWS {
-        let manifest = fs::read_to_string(crates.join(name).join("Cargo.toml")).expect("manifest");
-        for used in dependencies(&manifest) {
-            assert!(allowed.contains(&used.as_str()), "{name} must not use {used}");
+        for used in dependencies(name).iter().filter_map(|used| used.strip_prefix("forebay-")) {
+            assert!(allowed.contains(&used), "{name} must not use {used}");
         }
     }
+}
+
+#[test]
+fn crates_of_others_are_used_where_their_list_says() {
+    let list = fs::read_to_string(workspace().join("docs/dependencies.md")).expect("the list");
+    let mut listed = BTreeSet::new();
+    for row in list.lines().filter_map(|line| line.strip_prefix("| ")).skip(1) {
+        let [names, users, _] = row.split(" | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
+        for name in names.split(", ").filter_map(|name| name.split(' ').next()) {
+            listed.extend(users.split(", ").map(|user| (name.to_owned(), user.to_owned())));
+        }
+    }
+    let (sources, mut found) = (sources(), BTreeSet::new());
+    for (user, _) in ARROWS {
+        let is_foreign = |name: &String| !name.starts_with("forebay-");
+        for name in dependencies(user).into_iter().filter(is_foreign) {
+            let library = match &*name {
+                "md-5" => "md5::".to_owned(),
+                "rustls-webpki" => "webpki::".to_owned(),
+                name => format!("{}::", name.replace('-', "_")),
+            };
+            let own = sources.iter().filter(|source| source.is_below(&format!("crates/{user}/")));
+            let is_used = own.map(|source| &source.text).any(|text| text.contains(&library));
+            assert!(is_used, "{user} does not use {name}");
+            found.insert((name, (*user).to_owned()));
+        }
+    }
+    assert_eq!(found, listed, "the manifests, and docs/dependencies.md");
 }
 
 #[test]
