@@ -91,7 +91,7 @@ pub(crate) struct State {
 impl State {
     /// Makes ready for the checks of a configuration.
     pub fn prepare(&self, checks: &[Arc<health::Check>]) {
-        self.unhealthy.store(self.checks.prepare(checks), Relaxed);
+        self.checks.prepare(checks, &self.unhealthy);
     }
 }
 
@@ -314,7 +314,7 @@ impl Peer {
         }
     }
 
-    /// A health check changed its mind.
+    /// A health check changed its mind; what the checks know is locked.
     pub(crate) fn judge(&self, healthy: bool, now_ms: u64) {
         if !healthy {
             self.state.unhealthy.fetch_add(1, Relaxed);

@@ -15,7 +15,10 @@ mod tests;
 
 use std::{
     rc::Rc,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 
 use forebay_rt::listen::Addr;
@@ -207,13 +210,14 @@ impl Memory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for the checks of a configuration; answers how many say that the peer is down.
-    pub fn prepare(&self, checks: &[Arc<Check>]) -> u32 {
+    /// Makes room for the checks of a configuration; `down` becomes how many say that the peer is down.
+    pub fn prepare(&self, checks: &[Arc<Check>], down: &AtomicU32) {
         let mut records = self.records();
         let old = std::mem::take(&mut *records);
         let new = checks.iter().enumerate();
         *records = new.map(|(n, check)| check.inherited(old.get(n).copied())).collect();
-        records.iter().filter(|record| !record.up).count() as u32
+        // Before the lock is given free: a check of the configuration before may be about to count.
+        down.store(records.iter().filter(|record| !record.up).count() as u32, Relaxed);
     }
 
     /// What a check of that number knows.
@@ -247,10 +251,10 @@ fn note(check: &Check, number: usize, peer: &Peer, passed: bool, now_ms: u64) ->
     if before && !up {
         record.unhealthy += 1;
     }
-    drop(records);
     if before == up {
         return None;
     }
+    // Under the lock, as in `prepare`.
     peer.judge(up, now_ms);
     Some(up)
 }

@@ -284,6 +284,35 @@ fn a_reload_goes_on_with_what_is_known() {
 }
 
 #[test]
+fn a_reload_and_a_check_at_the_same_moment_agree() {
+    const ROUNDS: usize = 5000;
+    let group = group(plus("", ""));
+    let (check, peer) = (&group.settings.checks[0], &group.peers()[0]);
+    let round = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                round.wait();
+                // One of them falls among the notes, and none comes after them.
+                (0..3).for_each(|_| peer.state.prepare(&group.settings.checks));
+                round.wait();
+            }
+        });
+        let mut agree = 0;
+        for _ in 0..ROUNDS {
+            round.wait();
+            for n in 0..300 {
+                note(check, 0, peer, n % 2 == 1, 1000);
+            }
+            round.wait();
+            agree += usize::from(peer.health(0).unwrap().up == peer.is_healthy());
+            peer.state.prepare(&group.settings.checks);
+        }
+        assert_eq!(agree, ROUNDS);
+    });
+}
+
+#[test]
 fn servers_are_checked_again_and_again_until_the_checks_end() {
     let good = backend(b"HTTP/1.0 200 OK\r\n\r\n", true);
     let bad = backend(b"HTTP/1.0 500 Error\r\n\r\n", true);
