@@ -52,11 +52,6 @@ thread_local! {
 }
 
 impl Verdict {
-    /// A failure that `ssl_verify_client optional_no_ca` lets pass (`ngx_ssl_verify_error_optional`).
-    pub fn lacks_issuer_only(&self) -> bool {
-        matches!(self, Verdict::Failed(18..=21, _))
-    }
-
     fn failed(code: u32) -> Verdict {
         Verdict::Failed(code, verify_text(code))
     }

@@ -120,11 +120,6 @@ impl Server {
         }))
     }
 
-    /// Whether it has certificates to show.
-    pub fn has_certificates(&self) -> bool {
-        self.dynamic.is_some() || !self.settings.certificates.is_empty()
-    }
-
     /// What connections are accepted with; made when it is first asked for. `alpn`: which of the two
     /// lists of protocols, and the list; the same at every call. `keep_hello`: as in
     /// [`ServerSettings`]. `None` only if what could be built when the configuration was loaded no
