@@ -165,8 +165,9 @@ impl Master {
             *kill_at = now + KILL_AFTER;
             self.workers.iter().for_each(|worker| drop(process::send_kill(worker.pid)));
         }
-        if self.start_at.is_some_and(|at| now >= at) {
-            self.start_at = None;
+        // What was put off may not be wanted any more by now.
+        let is_due = self.start_at.take_if(|at| now >= *at).is_some();
+        if is_due && self.goal == Goal::Serve && !self.no_accepting {
             self.start_worker()?;
         }
         Ok(())
@@ -466,3 +467,50 @@ const WORD: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long workers have to end after TERM; nginx's limit too.
 const KILL_AFTER: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{builtin, log::Log, sockets::Purpose};
+    use forebay_rt::listen::Addr;
+
+    fn master() -> Master {
+        let (addr, socket) = builtin::free_port().unwrap();
+        let request = builtin::welcome(&addr.to_string());
+        let mut inherited = vec![(Addr::Tcp(addr), socket)];
+        let log = Log::startup(None);
+        let purpose = Purpose::Serve;
+        let cycle = Cycle::make(&request, None, &mut inherited, purpose, &mut |_| {}, &log);
+        let launch = Launch {
+            argv: Vec::new(),
+            program: "forebay",
+            daemonized: false,
+            inherited: false,
+            parent: process::parent(),
+        };
+        Master::new(launch, cycle.expect("it is built in"), Signals::take().unwrap())
+    }
+
+    /// Whether a worker is started that was put off to this moment: it cannot be, beside the threads of
+    /// this process, and is put off again.
+    fn is_started(master: &mut Master) -> bool {
+        master.start_at = Some(Instant::now());
+        assert!(master.on_time().is_ok());
+        master.start_at.is_some()
+    }
+
+    #[test]
+    fn a_worker_that_was_put_off_is_not_started_when_it_is_no_longer_wanted() {
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let second = std::thread::spawn(move || held.recv());
+        let mut master = master();
+        assert!(is_started(&mut master));
+        master.no_accepting = true;
+        assert!(!is_started(&mut master), "after WINCH");
+        master.no_accepting = false;
+        master.goal = Goal::Quit;
+        assert!(!is_started(&mut master), "after QUIT");
+        drop(hold);
+        let _ = second.join();
+    }
+}
