@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_conf::Replay;
 use forebay_rt::channel::{Channel, Limits};
 use forebay_rt::errno::Errno;
+use forebay_rt::listen::Addr;
 use forebay_rt::privileges::{self, StepError};
 use forebay_rt::process::{self, Pid};
 use forebay_rt::signals::{Received, Signal, Signals, readable};
@@ -257,15 +258,34 @@ impl Worker {
 
     fn reload(&mut self, bundle: Bundle, parts: Parts) -> Result<(), String> {
         let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs)?;
-        if core.working_directory != self.core.working_directory {
-            enter(core.working_directory.as_deref().unwrap_or(&self.home))?;
+        let directory =
+            |core: &Core| core.working_directory.clone().unwrap_or_else(|| self.home.clone());
+        let (before, directory) = (directory(&self.core), directory(&core));
+        if directory != before {
+            enter(&directory)?;
         }
-        site.take_over(&self.site)?;
-        allow_files(&core, self.inherited_nofile, &log);
-        let reloaded = self.engine.reload(&core.scale(), &site, parts.sockets);
-        reloaded.map_err(|err| format!("could not start threads ({})", Errno(&err)))?;
+        let taken = self.take(&core, &site, parts.sockets, &log);
+        if taken.is_err() && directory != before {
+            // What is refused changes nothing; that directory was there a moment ago.
+            let _ = enter(&before);
+        }
+        taken?;
         (self.core, self.site, self.log) = (core, site, log);
         Ok(())
+    }
+
+    /// Lets the threads serve another configuration.
+    fn take(
+        &mut self,
+        core: &Core,
+        site: &Site,
+        sockets: BTreeMap<Addr, Vec<OwnedFd>>,
+        log: &Log,
+    ) -> Result<(), String> {
+        site.take_over(&self.site)?;
+        allow_files(core, self.inherited_nofile, log);
+        let reloaded = self.engine.reload(&core.scale(), site, sockets);
+        reloaded.map_err(|err| format!("could not start threads ({})", Errno(&err)))
     }
 
     fn tell(&self, message: &Message) {

@@ -228,6 +228,23 @@ fn priority_cpus_and_directory_change_in_the_living_worker() {
     assert_eq!((worker(&server), state().1), (pid, home));
 }
 
+#[test]
+fn a_refused_reload_leaves_the_worker_where_it_is() {
+    let with = |main: &str, key: &str| {
+        let zone = format!("limit_req_zone {key} zone=z:1m rate=1r/m; server {{");
+        conf(main, "x").replacen("server {", &zone, 1)
+    };
+    let server = start(&with("", "$uri"));
+    let pid = worker(&server);
+    until(server.addr(), "x");
+    let directory = || std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap();
+    let home = directory();
+    reload(&server, &with("working_directory /proc;", "$host"));
+    let told = || server.error_log().contains("uses the \"$host\" key while previously");
+    assert!(wait_for(told, LIMIT), "{}", server.error_log());
+    assert_eq!((worker(&server), directory()), (pid, home));
+}
+
 /// The limits of open files of a process, soft and hard.
 fn open_files(pid: process::Pid) -> (u64, u64) {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
