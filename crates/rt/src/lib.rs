@@ -1,4 +1,7 @@
-//! See `Cargo.toml` for what this crate is.
+//! The runtime: threads with an event loop each, listening and connected sockets, timers, pools of
+//! memory and of threads, clocks, and processes with their signals, privileges and titles.
+//!
+//! Invariant: no protocol is known here; and `unsafe` is nowhere else.
 
 pub mod affinity;
 pub mod channel;

@@ -1,4 +1,5 @@
-//! What HTTP and stream share: variables and templates, regular expressions, logs.
+//! What HTTP and stream share: variables and templates, regular expressions, maps, addresses, shared
+//! zones, names and their resolution, groups of upstream servers, TLS as configured, logs.
 //!
 //! Invariant: what is not used by both does not live here.
 

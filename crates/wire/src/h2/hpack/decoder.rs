@@ -141,7 +141,7 @@ fn integer(rest: &mut &[u8], prefix: u32) -> Result<usize, Invalid> {
         loop {
             let (&byte, after) = left.split_first().ok_or(Invalid)?;
             left = after;
-            // Five bytes of seven bits at the most, below 2^28 in all.
+            // Four times seven bits behind the prefix at the most.
             if shift > 21 {
                 return Err(Invalid);
             }
