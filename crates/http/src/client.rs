@@ -118,8 +118,9 @@ pub trait Client {
     /// Puts an interim response (103) before the answer, to be sent by [`Client::poll_hints`].
     fn hint(&mut self, _status: u16, _fields: &[Field]) {}
 
-    /// Ready once interim responses are out: the answer must not be sent before.
-    fn poll_hints(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready once interim responses are out: the answer must not be sent before. A client that takes
+    /// nothing for so many milliseconds is as good as gone.
+    fn poll_hints(&mut self, _timeout_ms: u64, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }
 }

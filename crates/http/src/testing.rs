@@ -3,7 +3,14 @@
 //! Invariant: compiled for tests only.
 
 use std::{
-    cell::Cell, future::Future as _, rc::Rc, sync::Arc, task::Context, task::Poll, task::Waker,
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    future::Future as _,
+    io::{self, IoSlice},
+    os::fd::BorrowedFd,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
@@ -12,6 +19,7 @@ use forebay_conf::{
     files::Memory,
     parse::{ParseOptions, parse_text},
 };
+use forebay_rt::transport::Transport;
 use forebay_session::log::{ErrorLog, Severity};
 use forebay_wire::{
     Span,
@@ -266,4 +274,71 @@ pub fn read(mut slice: FileSlice, cx: &mut Context<'_>) -> Vec<u8> {
         out.extend_from_slice(&bytes);
     }
     out
+}
+
+/// A connection without a socket, which a test holds the other end of. It wakes nobody.
+#[derive(Clone, Default)]
+pub struct Line(pub Rc<Ends>);
+
+/// What goes over a [`Line`].
+#[derive(Default)]
+pub struct Ends {
+    /// What the client has said and nobody has read.
+    pub said: RefCell<VecDeque<u8>>,
+    /// What the client was told.
+    pub told: RefCell<Vec<u8>>,
+    /// Whether the client takes nothing.
+    pub is_full: Cell<bool>,
+}
+
+impl Line {
+    /// The client says something.
+    pub fn say(&self, bytes: &[u8]) {
+        self.0.said.borrow_mut().extend(bytes);
+    }
+}
+
+impl Transport for Line {
+    fn poll_read(&mut self, _cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        let mut said = self.0.said.borrow_mut();
+        let len = said.len().min(buf.capacity() - buf.len());
+        buf.extend(said.drain(..len));
+        if len > 0 { Poll::Ready(Ok(len)) } else { Poll::Pending }
+    }
+
+    fn poll_write(
+        &mut self,
+        _cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        _more: bool,
+    ) -> Poll<io::Result<usize>> {
+        if self.0.is_full.get() {
+            return Poll::Pending;
+        }
+        let mut told = self.0.told.borrow_mut();
+        let before = told.len();
+        slices.iter().for_each(|slice| told.extend_from_slice(slice));
+        Poll::Ready(Ok(told.len() - before))
+    }
+
+    fn poll_send_file(
+        &mut self,
+        _cx: &mut Context<'_>,
+        _file: BorrowedFd<'_>,
+        _offset: u64,
+        _count: usize,
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// As with TLS, there is something to say at the end.
+    fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.0.is_full.get() { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+
+    fn reset_on_close(&self) {}
+
+    fn sends_files(&self) -> bool {
+        false
+    }
 }

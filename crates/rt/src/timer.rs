@@ -127,6 +127,14 @@ impl Timer {
         Poll::Pending
     }
 
+    /// The same for a wait that may have begun just now: one that is not armed is, for that long.
+    pub fn poll_expired_after(&self, ms: u64, cx: &mut Context<'_>) -> Poll<()> {
+        if self.0.deadline.get() == NEVER {
+            self.arm(ms);
+        }
+        self.poll_expired(cx)
+    }
+
     /// Says whether the connection now waits for a request: an idle one may be closed for others'
     /// sake ([`shed_idle`], [`close_idle`]).
     pub fn set_idle(&self, idle: Idle) {

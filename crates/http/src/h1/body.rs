@@ -187,14 +187,22 @@ const LARGE_READ: usize = 64 << 10;
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 impl<T: Transport> H1Client<'_, T> {
-    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+    fn poll_interim(
+        &mut self,
+        timeout_ms: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), BodyError>> {
         if self.body.expects_continue {
             self.body.expects_continue = false;
             self.interim = CONTINUE;
         }
         while !self.interim.is_empty() {
             let slices = [std::io::IoSlice::new(self.interim)];
-            let written = ready!(self.io.poll_write(cx, &slices, false));
+            let Poll::Ready(written) = self.io.poll_write(cx, &slices, false) else {
+                ready!(self.timer.poll_expired_after(timeout_ms, cx));
+                self.body.left = Left::Broken(BodyError::TimedOut);
+                return Poll::Ready(Err(BodyError::TimedOut));
+            };
             let written = written.map_err(|_| BodyError::Gone)?;
             self.body.interim_bytes += written as u64;
             self.interim = &self.interim[written..];
@@ -203,8 +211,9 @@ impl<T: Transport> H1Client<'_, T> {
     }
 
     /// Sends `100 Continue` for a body that will be thrown away.
-    pub async fn send_continue(&mut self) -> Result<(), BodyError> {
-        poll_fn(|cx| self.poll_interim(cx)).await
+    pub async fn send_continue(&mut self, timeout_ms: u64) -> Result<(), BodyError> {
+        self.timer.disarm();
+        poll_fn(|cx| self.poll_interim(timeout_ms, cx)).await
     }
 
     /// Fills `ahead`. For a body of known length, with no more than belongs to it.
@@ -249,7 +258,7 @@ impl<T: Transport> Client for H1Client<'_, T> {
         timeout_ms: u64,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, BodyError>> {
-        ready!(self.poll_interim(cx))?;
+        ready!(self.poll_interim(timeout_ms, cx))?;
         loop {
             if let Some(piece) = self.body.next_piece()? {
                 self.body.handed_out += piece.len() as u64;
@@ -303,18 +312,62 @@ impl<T: Transport> Client for H1Client<'_, T> {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn poll_hints(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_hints(&mut self, timeout_ms: u64, cx: &mut Context<'_>) -> Poll<()> {
         while !self.body.hints.is_empty() {
             let slices = [std::io::IoSlice::new(&self.body.hints)];
-            match ready!(self.io.poll_write(cx, &slices, false)) {
-                Ok(written) => {
+            match self.io.poll_write(cx, &slices, false) {
+                Poll::Ready(Ok(written)) => {
                     self.body.interim_bytes += written as u64;
                     self.body.hints.drain(..written);
                 }
                 // Whoever sends the answer finds out.
-                Err(_) => self.body.hints.clear(),
+                Poll::Ready(Err(_)) => self.body.hints.clear(),
+                Poll::Pending => {
+                    ready!(self.timer.poll_expired_after(timeout_ms, cx));
+                    // No answer may follow half an interim one.
+                    self.body.left = Left::Broken(BodyError::Gone);
+                    self.body.hints.clear();
+                }
             }
         }
         Poll::Ready(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Line;
+    use forebay_rt::clock;
+    use std::task::Waker;
+
+    #[test]
+    fn a_client_that_does_not_take_100_continue_is_given_up() {
+        clock::pause();
+        let (mut io, timer) = (Line::default(), Timer::new());
+        io.0.is_full.set(true);
+        let mut body = BodyReader::new(BodyLength::Length(5), Vec::new(), true);
+        let mut client =
+            H1Client { io: &mut io, timer: &timer, body: &mut body, interim: b"", armed: false };
+        let mut poll = || client.poll_body(0, 5_000, &mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        clock::advance(5_000);
+        assert_eq!(poll(), Poll::Ready(Err(BodyError::TimedOut)));
+    }
+
+    #[test]
+    fn a_client_that_does_not_take_an_interim_response_gets_no_other() {
+        clock::pause();
+        let (mut io, timer) = (Line::default(), Timer::new());
+        io.0.is_full.set(true);
+        let mut body = BodyReader::new(BodyLength::None, Vec::new(), false);
+        let mut client =
+            H1Client { io: &mut io, timer: &timer, body: &mut body, interim: b"", armed: false };
+        client.hint(103, &[]);
+        let mut poll = || client.poll_hints(5_000, &mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        clock::advance(5_000);
+        assert!(poll().is_ready());
+        assert!(body.gone());
     }
 }

@@ -5,11 +5,24 @@ use std::{future::poll_fn, task::Poll};
 
 use forebay_rt::{clock, pool, timer::Timer, transport::Transport};
 
+/// How long a client may leave no room for the last words of TLS (`ngx_ssl_shutdown`).
+const LAST_WORDS_MS: u64 = 3000;
+
+/// Sends FIN, and before it what TLS has to say; whether that went out.
+pub async fn shut_down<T: Transport>(io: &mut T, timer: &Timer) -> bool {
+    timer.arm(LAST_WORDS_MS);
+    poll_fn(|cx| match io.poll_shutdown(cx) {
+        Poll::Ready(done) => Poll::Ready(done.is_ok()),
+        Poll::Pending => timer.poll_expired(cx).map(|()| false),
+    })
+    .await
+}
+
 /// Sends FIN, then reads and throws away until the client closes, is silent for `timeout_ms`, or
 /// `time_ms` are over.
 pub async fn linger<T: Transport>(io: &mut T, timer: &Timer, time_ms: u64, timeout_ms: u64) {
     let end = clock::now_ms().saturating_add(time_ms);
-    if poll_fn(|cx| io.poll_shutdown(cx)).await.is_err() {
+    if !shut_down(io, timer).await {
         return;
     }
     loop {
@@ -30,5 +43,28 @@ pub async fn linger<T: Transport>(io: &mut T, timer: &Timer, time_ms: u64, timeo
         if read == 0 {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Line;
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Waker},
+    };
+
+    #[test]
+    fn a_client_without_room_for_the_end_is_not_waited_for() {
+        clock::pause();
+        let (mut io, timer) = (Line::default(), Timer::new());
+        io.0.is_full.set(true);
+        let mut lingering = pin!(linger(&mut io, &timer, 30_000, 5_000));
+        let mut poll = || lingering.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending());
+        clock::advance(LAST_WORDS_MS);
+        assert!(poll().is_ready());
     }
 }

@@ -13,6 +13,6 @@ mod head;
 mod send;
 mod serve;
 
-pub(crate) use close::linger;
+pub(crate) use close::{linger, shut_down};
 pub(crate) use head::write_date;
 pub use serve::serve;

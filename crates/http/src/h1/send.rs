@@ -12,7 +12,7 @@ use std::{
 
 use bytes::{Buf, Bytes};
 use forebay_rt::{pool, timer::Timer, transport::Transport};
-use forebay_wire::h1::encode::write_hex;
+use forebay_wire::h1::encode::write_chunk_size;
 
 use super::{
     body::{BodyReader, H1Client},
@@ -195,7 +195,7 @@ async fn send_file<T: Transport>(
                 }
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(SendError::Gone)),
                 Poll::Pending => {
-                    ready!(timer.poll_expired(cx));
+                    ready!(timer.poll_expired_after(timeout_ms, cx));
                     return Poll::Ready(Err(SendError::TimedOut));
                 }
             }
@@ -241,7 +241,7 @@ async fn send_pair<T: Transport>(
                 }
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(SendError::Gone)),
                 Poll::Pending => {
-                    ready!(timer.poll_expired(cx));
+                    ready!(timer.poll_expired_after(timeout_ms, cx));
                     return Poll::Ready(Err(SendError::TimedOut));
                 }
             }
@@ -347,6 +347,7 @@ impl Output {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), SendError>> {
         let mut waiting = false;
+        let sent_before = self.sent;
         loop {
             // A source that said "later" in this turn is not asked again: one that gives other
             // connections their turn (a compressor) would never get to do so.
@@ -362,6 +363,11 @@ impl Output {
                 }
                 return Poll::Ready(Ok(()));
             };
+            if self.sent - sent_before >= self.max_file_chunk {
+                // A client that takes it all lets others have their turn (`ngx_http_write_filter`).
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let allowance = match &self.pace {
                 None => u64::MAX,
                 Some(pace) => match pace.allowance(self.sent) {
@@ -379,7 +385,7 @@ impl Output {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     self.read_ahead(cx);
-                    ready!(timer.poll_expired(cx));
+                    ready!(timer.poll_expired_after(timeout_ms, cx));
                     return Poll::Ready(Err(SendError::TimedOut));
                 }
             }
@@ -424,8 +430,7 @@ impl Output {
             return;
         }
         let mut size = Vec::with_capacity(20);
-        write_hex(&mut size, len);
-        size.extend_from_slice(b"\r\n");
+        write_chunk_size(&mut size, len);
         self.queue.push_back(Chunk::Bytes(size.into()));
         self.queue.push_back(chunk);
         self.queue.push_back(Chunk::Bytes(Bytes::from_static(b"\r\n")));
@@ -573,9 +578,13 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::OpenFile;
-    use forebay_rt::{task::block_on, transport::Socket};
-    use std::{io::Read, os::unix::net::UnixStream, rc::Rc};
+    use crate::{
+        body::Source,
+        files::OpenFile,
+        testing::{self, Line},
+    };
+    use forebay_rt::{clock, task::block_on, transport::Socket};
+    use std::{future::Future, io::Read, os::unix::net::UnixStream, pin::pin, rc::Rc, task::Waker};
 
     /// What arrives of a file, and what is counted.
     fn sent(head: &[u8], contents: &[u8], mirror: &[u8], start: u64) -> (Vec<u8>, u64) {
@@ -613,5 +622,66 @@ mod tests {
             assert!(all == want, "{mirrored} from {start}");
             assert_eq!(count, want.len() as u64);
         }
+    }
+
+    const PLAIN: Framing = Framing { chunked: false, keep_alive: true, bodiless: false };
+
+    /// Says "later" once.
+    struct Late(bool);
+
+    impl Source for Late {
+        fn poll_next(&mut self, _cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
+            match std::mem::replace(&mut self.0, true) {
+                false => Poll::Pending,
+                true => Poll::Ready(Some(Ok(Chunk::Bytes("x".into())))),
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_is_given_up_whatever_it_took_before() {
+        clock::pause();
+        let piece = || Chunk::Bytes("x".into());
+        for (body, takes_head) in [
+            (Body::Bytes("x".into()), false),
+            (Body::Chunks([piece()].into()), false),
+            (Body::Stream(Box::new(Late(false))), true),
+        ] {
+            let name = format!("{body:?}");
+            let mut r = testing::request("send_timeout 5s;", "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            r.response.body = body;
+            let (line, timer) = (Line::default(), Timer::new());
+            let mut io = line.clone();
+            let mut sending = pin!(send(&mut io, &timer, &mut r, PLAIN, b"head".to_vec()));
+            let mut poll = |sends: bool| {
+                line.0.is_full.set(!sends);
+                sending.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            };
+            if takes_head {
+                assert!(poll(true).is_pending(), "{name}");
+                // While nothing was to be sent, nobody waited for the client.
+                clock::advance(60_000);
+            }
+            assert!(poll(false).is_pending(), "{name}");
+            clock::advance(4_000);
+            assert!(poll(false).is_pending(), "{name}");
+            clock::advance(1_000);
+            assert_eq!(poll(false), Poll::Ready(Err(SendError::TimedOut)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_takes_everything_lets_others_have_their_turn() {
+        let mut r = testing::request("", "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let piece = Bytes::from(vec![b'x'; 1 << 20]);
+        r.response.body = Body::Chunks((0..8).map(|_| Chunk::Bytes(piece.clone())).collect());
+        let (line, timer) = (Line::default(), Timer::new());
+        let mut io = line.clone();
+        let mut sending = pin!(send(&mut io, &timer, &mut r, PLAIN, b"head".to_vec()));
+        let mut turns = 1;
+        while sending.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            turns += 1;
+        }
+        assert_eq!((turns, line.0.told.borrow().len()), (4, (8 << 20) + 4));
     }
 }

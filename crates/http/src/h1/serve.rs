@@ -11,6 +11,7 @@ use std::{
 use forebay_rt::{
     clock,
     pool::{self, Pooled},
+    task,
     timer::{Idle, Timer},
     transport::Transport,
 };
@@ -111,6 +112,10 @@ const KEPT: usize = 64;
 /// memory would only ever be a high-water mark.
 const MAX_WARM: usize = 64;
 
+/// How many requests that follow each other without a pause are answered before other connections have
+/// their turn; in nginx it is one (`ngx_http_set_keepalive_handler`).
+const MAX_IN_TURN: u32 = 32;
+
 /// Serves requests until the connection ends (`None`) or has been idle for a while: how long it may
 /// stay so.
 async fn active<T: Transport>(
@@ -125,12 +130,19 @@ async fn active<T: Transport>(
         .unwrap_or_else(|| Warm { parser: Parser::default(), parts: Some(Parts::default()) });
     // What a PROXY header left over is not a request behind another.
     let mut pipelined = false;
+    let mut in_turn = 0;
     let idle = loop {
         let next = exchange(io, timer, connection, listening, &mut warm, buf, pipelined).await;
         let gone = connection.worker.quitting.get() || listening.is_gone();
         match next {
             Next::Close => break None,
-            Next::Ready(ahead) => (buf, pipelined) = (ahead, true),
+            Next::Ready(ahead) => {
+                (buf, pipelined) = (ahead, true);
+                in_turn = (in_turn + 1) % MAX_IN_TURN;
+                if in_turn == 0 {
+                    task::yield_now().await;
+                }
+            }
             Next::Wait { .. } if gone => break None,
             Next::Wait { keepalive_ms } => {
                 let Some(_warm) = StaysWarm::begin() else { break Some(keepalive_ms) };
@@ -432,7 +444,7 @@ async fn respond<T: Transport>(
         // nginx asks for a body even to throw it away, so that the connection can be kept.
         let mut client =
             H1Client { io: &mut *io, timer, body: &mut *body, interim: b"", armed: false };
-        if client.send_continue().await.is_err() {
+        if client.send_continue(core.send_timeout_ms).await.is_err() {
             return Next::Close;
         }
     }
@@ -603,11 +615,15 @@ async fn keep<T: Transport>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use crate::testing::{self, Line};
     use forebay_rt::{listen::Addr, transport::Socket};
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+    };
 
     #[test]
-    fn an_idle_connection_fits_a_task_of_256_bytes() {
+    fn an_idle_connection_is_a_task_of_152_bytes() {
         let connection =
             testing::request("", "GET / HTTP/1.1\r\nHost: a\r\n\r\n").connection.clone();
         let addr = Addr::Unix("/".into());
@@ -615,7 +631,21 @@ mod tests {
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
         let serving =
             serve(connection.clone(), Socket::new(socket.into()), connection, listening, None);
-        // tokio adds 104 bytes and rounds up to 128.
+        // The event loop boxes it as it is.
         assert!(size_of_val(&serving) <= 152, "{}", size_of_val(&serving));
+    }
+
+    #[test]
+    fn who_asks_without_a_pause_lets_others_have_their_turn() {
+        let connection =
+            testing::request("return 204;", "GET / HTTP/1.1\r\n\r\n").connection.clone();
+        let listening = Rc::new(Listening::new(Addr::Unix("/".into()), 0));
+        let line = Line::default();
+        let asked = 10_000;
+        line.say(&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(asked));
+        let mut serving = pin!(serve((), line.clone(), connection.clone(), listening, None));
+        assert!(serving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let answered = connection.requests.get() as usize;
+        assert!(answered < 100, "{answered}");
     }
 }

@@ -32,7 +32,7 @@ pub fn serve<T: Transport, G: 'static>(
         match poll_fn(|cx| conn.poll(&mut io, &timer, cx)).await {
             End::Gone => {}
             // Nothing is expected of the client; a linger would only keep an idle connection longer.
-            End::Idle => _ = poll_fn(|cx| io.poll_shutdown(cx)).await,
+            End::Idle => _ = h1::shut_down(&mut io, &timer).await,
             End::Linger => {
                 let (time_ms, timeout_ms) = conn.lingering();
                 h1::linger(&mut io, &timer, time_ms, timeout_ms).await;

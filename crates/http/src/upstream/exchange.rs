@@ -438,6 +438,7 @@ impl<P: Protocol> Exchange<'_, P> {
         let settings = self.protocol.settings();
         let core = &r.location().core;
         let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
+        let client_timeout_ms = core.send_timeout_ms;
         let mut codec = self.protocol.codec(r, self.job, r.upstream.take_head());
         codec.begin(link.session.take());
         let mut sender = Sender::new(&mut codec, self.request, &self.body, limit, timeout_ms);
@@ -467,7 +468,7 @@ impl<P: Protocol> Exchange<'_, P> {
                     client.hint(103, &fields);
                 }
             }
-            let hinted = client.poll_hints(cx);
+            let hinted = client.poll_hints(client_timeout_ms, cx);
             if let Poll::Ready(came) = read {
                 // Why nothing could be sent says more than the end that follows.
                 let came = match came {
@@ -484,7 +485,7 @@ impl<P: Protocol> Exchange<'_, P> {
         .await;
         if hinting {
             // The answer may not overtake them.
-            poll_fn(|cx| client.poll_hints(cx)).await;
+            poll_fn(|cx| client.poll_hints(client_timeout_ms, cx)).await;
         }
         let request_sent = sender.done();
         // A body that comes as it is sent is gone, all the same.
