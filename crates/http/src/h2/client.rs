@@ -69,9 +69,9 @@ impl Inbox {
         self.wake();
     }
 
-    /// Nothing more will come.
+    /// Nothing more will come. A request that has come whole may still be given up.
     pub fn end(&self, how: Coming) {
-        if self.coming.get() == Coming::More || how == Coming::Gone {
+        if !self.is_gone() && self.coming.get() != how {
             self.coming.set(how);
             self.wake();
         }
@@ -244,7 +244,7 @@ impl Client for StreamClient {
     }
 
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.inbox.coming.get() == Coming::Gone {
+        if self.inbox.is_gone() {
             return Poll::Ready(());
         }
         self.inbox.register(cx);
@@ -313,6 +313,17 @@ mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         assert!(client.poll_gone(&mut cx).is_pending());
         inbox.end(Coming::Gone);
+        assert!(client.poll_gone(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn nobody_waits_for_the_answer_on_a_stream_that_was_reset() {
+        // By us, that is: for what the client did after it had sent all.
+        let inbox = Inbox::new(Coming::Nothing);
+        let mut client = StreamClient::new(inbox.clone(), false);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(client.poll_gone(&mut cx).is_pending());
+        inbox.end(Coming::Malformed);
         assert!(client.poll_gone(&mut cx).is_ready());
     }
 }

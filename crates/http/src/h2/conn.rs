@@ -445,10 +445,13 @@ impl<F: Future<Output = Request>> Conn<F> {
     /// What has been written whole is logged.
     fn settle(&mut self) {
         self.done_bytes = 0;
-        while let Some(mut r) = self.done.pop() {
+        let mut done = mem::take(&mut self.done);
+        for mut r in done.drain(..) {
             r.completed = true;
             self.finish(r);
         }
+        // Its memory is used again.
+        self.done = done;
     }
 
     /// Waits for whatever comes first. The timer may have passed already.
@@ -497,6 +500,10 @@ impl<F: Future<Output = Request>> Conn<F> {
     }
 
     fn next_deadline(&self) -> u64 {
+        if let Closing::Over(_) = self.closing {
+            // All that is left is to write; what else was to be done in time never will be.
+            return self.write_until_ms;
+        }
         let section = self.section.as_ref().map_or(NEVER, |section| section.until_ms);
         let announced = match self.closing {
             Closing::Announced { until_ms } => until_ms,
@@ -583,7 +590,7 @@ impl<F: Future<Output = Request>> Conn<F> {
     /// The connection is gone: whoever works for it is told, and what was on its way is logged as it
     /// is.
     pub fn abandon(&mut self) {
-        while let Some(r) = self.done.pop() {
+        for r in mem::take(&mut self.done) {
             self.finish(r);
         }
         for at in (0..self.streams.len()).rev() {

@@ -20,6 +20,8 @@ mod receive;
 mod send;
 mod serve;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod tunnel;
 mod wake;
 

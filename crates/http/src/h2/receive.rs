@@ -166,9 +166,10 @@ impl<F: Future<Output = Request>> Conn<F> {
         self.streams.iter().rposition(|stream| stream.id == id && !stream.is_after)
     }
 
-    /// Whether a stream has not been opened yet: the client may not have sent that.
+    /// Whether a stream has not been opened yet: the client may not have sent that. One that came too
+    /// late for us has been.
     fn is_idle(&self, id: u32) -> bool {
-        id > self.last_stream || id.is_multiple_of(2)
+        (id > self.last_stream && !self.resets.contains(&id)) || id.is_multiple_of(2)
     }
 
     /// Ends a stream for what the client did on it.
@@ -465,7 +466,9 @@ impl<F: Future<Output = Request>> Conn<F> {
         if is_late || is_one_too_many {
             self.skip(block)?;
             if is_late {
-                return Ok(());
+                // RFC 9113 §6.8: what else comes on it is ignored, too.
+                self.remember_reset(id);
+                return self.spend(cost::OTHER);
             }
             self.last_stream = id;
             frame::write_reset(self.out.buf(), id, ErrorCode::RefusedStream);
@@ -579,11 +582,12 @@ impl<F: Future<Output = Request>> Conn<F> {
         self.push(id, r, task, end_stream, expects, announced);
         let at = self.streams.len() - 1;
         self.streams[at].malformed = malformed;
+        // Before what may end the connection: nobody would wake a stream that has not run yet.
+        self.run(at, cx);
         if malformed {
             // It counts as one that we were made to reset.
             self.spend(cost::RESET)?;
         }
-        self.run(at, cx);
         self.wear(&plan, index);
         Ok(())
     }

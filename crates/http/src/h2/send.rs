@@ -63,8 +63,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         if stream.outbox.is_some() {
             return self.tunnel_over(at, r);
         }
-        // 444: not a word; 408 and 499: nobody waits for one.
-        if matches!(r.response.status, 0 | 408 | 444 | 499) {
+        if r.ends_without_answer() {
             frame::write_reset(self.out.buf(), stream.id, ErrorCode::InternalError);
             if !self.streams[at].client_done {
                 let id = self.streams[at].id;
