@@ -2,15 +2,21 @@
 //! (`ngx_http_mirror_module.c`).
 //!
 //! DIFFERS(mirror-nobody-waits): nginx keeps the next request of a connection waiting until the
-//! copies of the last one are answered; here nobody waits for them.
+//! copies of the last one are answered; here nobody waits for them. So that a mirror which stands still
+//! costs no memory without end, a thread has no more copies under way than `worker_connections`; more
+//! are not sent.
 //!
 //! Invariant: a copy never changes what its original is answered.
 
-use std::sync::Arc;
+use std::{
+    cell::Cell,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use bytes::Bytes;
 use forebay_conf::{Arity, Error, Node, value};
 use forebay_rt::task::spawn_local;
+use forebay_session::log::Severity;
 
 use crate::{
     body_in,
@@ -112,12 +118,14 @@ impl Handler for Copies {
 impl Copies {
     fn send<'f>(&self, r: &mut Request) -> Flow<'f> {
         for uri in self.uris.iter() {
+            let Some(under_way) = UnderWay::begin(r) else { return Flow::Decline };
             let Some(mut copy) = r.subrequest(uri, &r.args) else { return Flow::Deny(500) };
             copy.method = r.method;
             if self.request_body {
                 copy.body = r.body.clone();
             }
             spawn_local(async move {
+                let _under_way = under_way;
                 engine::subrequest(&mut copy).await;
                 copy.log_subrequest();
             });
@@ -126,9 +134,55 @@ impl Copies {
     }
 }
 
+thread_local! {
+    static COPIES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// One of the copies that are under way on this thread.
+struct UnderWay;
+
+impl UnderWay {
+    /// One more; `None`: there are too many, which is in the log.
+    fn begin(r: &Request) -> Option<UnderWay> {
+        let (now, most) = (COPIES.get(), r.connection.worker.shared.max_connections.load(Relaxed));
+        if now >= most {
+            let text =
+                format_args!("{most} worker_connections are not enough for mirrored requests");
+            r.log_error(Severity::Error, text);
+            return None;
+        }
+        COPIES.set(now + 1);
+        Some(UnderWay)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        COPIES.set(COPIES.get() - 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::COPIES;
     use crate::testing;
+    use forebay_rt::task::{block_on, yield_now};
+
+    #[test]
+    fn copies_are_bounded_by_worker_connections() {
+        let conf = "location / { mirror /m; mirror /m; empty_gif; } location = /m { return 204; }";
+        block_on(async {
+            for copies in [2, 3] {
+                let mut r = testing::request(conf, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+                r.connection.worker.shared.max_connections.store(3, super::Relaxed);
+                testing::answer_waiting(&mut r);
+                assert_eq!((r.response.status, COPIES.get()), (200, copies));
+            }
+            yield_now().await;
+            yield_now().await;
+            assert_eq!(COPIES.get(), 0);
+        });
+    }
 
     #[test]
     fn off_stands_alone() {
