@@ -1,12 +1,12 @@
-//! `limit_rate`: how fast a response may leave.
+//! `limit_rate` and `proxy_limit_rate`: how fast a response may leave, or come.
 //!
-//! Answers the rate half of nginx's `ngx_http_write_filter`.
+//! Answers the rate halves of nginx's `ngx_http_write_filter` and `ngx_event_pipe_read_upstream`.
 
 use forebay_rt::{clock, timer::Timer};
 
 use crate::{core::SizeValue, request::Request};
 
-/// `limit_rate`: how much may have been sent by now.
+/// How much may have been sent by now.
 pub struct Pace {
     rate: u64,
     after: u64,
@@ -26,8 +26,12 @@ impl Pace {
         if rate == 0 {
             return None;
         }
-        let after = size(&core.limit_rate_after, r);
-        Some(Pace { rate, after, start_ms: clock::now_ms(), timer: Timer::new() })
+        Some(Pace { after: size(&core.limit_rate_after, r), ..Pace::new(rate) })
+    }
+
+    /// So many bytes a second from now on, which must not be 0.
+    pub fn new(rate: u64) -> Pace {
+        Pace { rate, after: 0, start_ms: clock::now_ms(), timer: Timer::new() }
     }
 
     /// How many bytes may be sent now; 0: the timer says when to ask again.

@@ -38,7 +38,7 @@ pub fn matches(password: &[u8], hash: &[u8]) -> bool {
 }
 
 /// Compares in a time that does not tell where the difference is.
-fn same(a: &[u8], b: &[u8]) -> bool {
+pub fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (a, b)| diff | (a ^ b)) == 0
 }
 

@@ -12,6 +12,7 @@ use crate::{
     base64::{self, Alphabet},
     inherit,
     module::{self, ANY, Builder, Cx, Directive, Module, set},
+    password::same,
     request::Request,
 };
 
@@ -154,10 +155,6 @@ fn secret_link<'u>(uri: &'u [u8], secret: &[u8]) -> Option<&'u [u8]> {
 
 fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).map(|digit| digit as u8)
-}
-
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (a, b)| diff | (a ^ b)) == 0
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ use super::{
 use crate::{
     body::{Body, Chunk, Fault, FileSlice, Source},
     client::Client,
+    pace::Pace,
     request::Request,
 };
 
@@ -120,33 +121,12 @@ pub struct Inflow<C> {
     spill: Option<Spill>,
     /// How much is read at once for the file.
     write_bytes: usize,
-    pace: Option<Pace>,
+    /// `proxy_limit_rate`, and how much was read under it.
+    pace: Option<(Pace, u64)>,
     /// A flush follows each piece.
     unbuffered: bool,
     flush: bool,
     ended: Option<Result<(), Fault>>,
-}
-
-/// `proxy_limit_rate`.
-struct Pace {
-    rate: u64,
-    start_ms: u64,
-    read: u64,
-    timer: Timer,
-}
-
-impl Pace {
-    /// How much may be read now; 0: the timer says when to ask again.
-    fn allowance(&self) -> u64 {
-        let seconds = clock::now_ms().saturating_sub(self.start_ms) / 1000 + 1;
-        let total = self.rate.saturating_mul(seconds);
-        let allowed = total.saturating_sub(self.read);
-        if allowed == 0 {
-            let over = self.read - total;
-            self.timer.arm(over.saturating_mul(1000) / self.rate + 1);
-        }
-        allowed
-    }
 }
 
 /// Puts a body that is still coming into the response.
@@ -209,12 +189,8 @@ impl<C: Codec> Inflow<C> {
         decoded: Decoded,
     ) -> Inflow<C> {
         let spill = (buffered && settings.max_temp_file_size > 0).then(|| Spill::new(settings));
-        let pace = (buffered && settings.limit_rate > 0).then(|| Pace {
-            rate: settings.limit_rate,
-            start_ms: clock::now_ms(),
-            read: 0,
-            timer: Timer::new(),
-        });
+        let is_paced = buffered && settings.limit_rate > 0;
+        let pace = is_paced.then(|| (Pace::new(settings.limit_rate), 0));
         let memory_bytes = match buffered {
             true => settings.buffer_size + settings.buffers_bytes,
             false => settings.buffer_size.max(forebay_rt::pool::BUFFER_BYTES),
@@ -251,8 +227,8 @@ impl<C: Codec> Inflow<C> {
             attempt.response_length += body;
             attempt.received += received;
         });
-        if let Some(pace) = &mut self.pace {
-            pace.read += body;
+        if let Some((_, read)) = &mut self.pace {
+            *read += body;
         }
     }
 
@@ -326,7 +302,7 @@ impl<C: Codec> Inflow<C> {
     fn poll_fill(&mut self, room: usize, to_file: bool, cx: &mut Context<'_>) -> Poll<()> {
         let allowance = match &self.pace {
             None => usize::MAX,
-            Some(pace) => match pace.allowance() {
+            Some((pace, read)) => match pace.allowance(*read) {
                 0 => {
                     ready!(pace.timer.poll_expired(cx));
                     cx.waker().wake_by_ref();
