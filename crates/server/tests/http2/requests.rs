@@ -37,6 +37,22 @@ fn a_request_is_answered_and_logged() {
 }
 
 #[test]
+fn requests_that_are_answered_together_are_logged_in_their_order() {
+    let server = start("");
+    let mut peer = Peer::connect(server.addr(), &[]);
+    let paths = ["/text?1", "/text?2", "/text?3"];
+    let asked: Vec<u8> = (0..3).flat_map(|n| peer.get(2 * n as u32 + 1, paths[n])).collect();
+    peer.send(&asked);
+    for stream in [1, 3, 5] {
+        assert_eq!(peer.answer(stream).status(), "200");
+    }
+    assert!(wait_for(|| server.access_log().lines().count() == 3, LIMIT));
+    let log = server.access_log();
+    let order: Vec<&str> = log.lines().filter_map(|line| line.split(' ').nth(1)).collect();
+    assert_eq!(order, paths);
+}
+
+#[test]
 fn http_1_is_spoken_on_the_same_port() {
     let server = start("");
     let mut client = Client::connect(server.addr()).expect("connect");
