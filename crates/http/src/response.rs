@@ -1,7 +1,7 @@
 //! The response while it is being made: typed where filters need to look, a list for the rest.
 //!
 //! Answers nginx's `headers_out`. The fields that [`Response`] types are written first, in nginx's
-//! order (`h1::encode`); the list follows, in the order in which it was filled.
+//! order (`h1::head`); the list follows, in the order in which it was filled.
 
 use std::{fmt, rc::Rc};
 

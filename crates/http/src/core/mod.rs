@@ -348,7 +348,7 @@ settings! {
     send_timeout_ms: u64 = 60_000;
     /// `sendfile`.
     sendfile: bool = false;
-    /// `sendfile_max_chunk`, bytes in one call; 0: no limit.
+    /// `sendfile_max_chunk`, bytes in one call and in one turn of a connection; 0: no limit.
     sendfile_max_chunk: u64 = 2 << 20;
     /// `server_name_in_redirect`.
     server_name_in_redirect: bool = false;

@@ -121,6 +121,7 @@ impl State {
     pub fn clear(&mut self) {
         let inner = self.inner.get_mut();
         inner.attempts.clear();
+        inner.head.fields.clear();
         inner.bytes = Bytes::new();
         inner.trailers.clear();
         inner.uri.clear();

@@ -2,14 +2,13 @@
 //!
 //! Answers nginx's `ngx_http_variables.c`: what is "not found" there (a `-` in the log, empty
 //! elsewhere) is `false` here.
-//! Leaves out: `$gzip_ratio` (gzip), what proxying and TLS bring with their modules.
+//! Declares `$upstream_…` as well, which belong to no single module; leaves out what modules bring
+//! (`$gzip_ratio`, `$proxy_…`, `$ssl_…`).
 //!
 //! Invariant: reading a variable changes nothing that a client can see.
 
 mod connection;
 mod request;
-
-pub(crate) use request::{argument, cookie_value};
 mod response;
 mod time;
 
@@ -19,6 +18,7 @@ use forebay_session::var::Registry;
 
 use crate::request::Request;
 pub(crate) use connection::hostname;
+pub(crate) use request::{argument, cookie_value};
 
 /// Declares them all.
 pub fn register(registry: &mut Registry<Request>) {
