@@ -33,7 +33,7 @@ use crate::{
     core::Lingering,
     engine, files,
     names::Names,
-    plan::Plan,
+    plan::{LocId, Plan, ServerId},
     request::{Connection, Input, Parts, Request},
     special, target,
     worker::{Counters, Listening},
@@ -293,6 +293,7 @@ async fn exchange<T: Transport>(
                 // Which version it would have been is not known: the answer has a head.
                 r.input_mut().head.version = Version::Http10;
             }
+            let reject = prepare_refusal(&mut r, &plan, names, reject);
             converse(io, timer, &plan, &mut r, Vec::new(), Err(reject)).await
         }
         Err(HeadError::Gone) => {
@@ -395,12 +396,49 @@ async fn read_head<T: Transport>(
 /// From the parsed head to a request that the engine can take: framing, host, server, path.
 fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
     let input = r.input_mut();
-    let framing = h1::framing(&input.head, &input.buf, input.known.as_sent());
-    // nginx reads the path before the header lines: what is wrong with it is told first.
-    input.framing = framing.map_err(|reject| target::fault(input).unwrap_or(reject))?;
-    target::resolve(r, plan, names)?;
+    match h1::framing(&input.head, &input.buf, input.known.as_sent()) {
+        Ok(framing) => input.framing = framing,
+        Err(reject) => return Err(prepare_refusal(r, plan, names, reject)),
+    }
+    let default = (r.server, r.location);
+    if let Err(reject) = target::resolve(r, plan, names) {
+        if reject.in_request_line() {
+            forget_target(r, default);
+        }
+        return Err(reject);
+    }
     let takes_connect = plan.server(r.server).settings.takes_connect;
     h1::check_connect(&r.input.head, &r.input.framing, takes_connect)
+}
+
+/// nginx has not looked at `Host` yet when it finds fault with the path: the default server answers.
+#[cold]
+fn forget_target(r: &mut Request, default: (ServerId, LocId)) {
+    (r.server, r.location) = default;
+    r.uri.clear();
+    r.args.clear();
+    let input = r.input_mut();
+    input.host.clear();
+    input.framing.host = None;
+}
+
+/// Whose pages and logs tell of a head that is refused. nginx reads the path before the header lines:
+/// what is wrong with it is told first, by the default server.
+#[cold]
+fn prepare_refusal(r: &mut Request, plan: &Plan, names: &Names, reject: Reject) -> Reject {
+    if reject.in_request_line() {
+        return reject;
+    }
+    if let Some(fault) = target::fault(&r.input) {
+        return fault;
+    }
+    let input = r.input_mut();
+    input.framing.host = h1::named_host(&input.head, &input.buf);
+    if input.framing.host.is_some() {
+        // What it finds wrong is less than what is known already.
+        let _ = target::resolve(r, plan, names);
+    }
+    reject
 }
 
 fn default_resets(plan: &Plan, r: &Request) -> bool {

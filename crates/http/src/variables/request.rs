@@ -95,10 +95,9 @@ fn target(registry: &mut Registry<Request>) {
     });
 }
 
-/// `?` alone makes them empty, not absent: as in nginx, the log tells the two apart.
+/// `?` alone makes no arguments (`ngx_http_process_request_uri`): the log has a `-`.
 fn args(r: &Request, out: &mut Vec<u8>) -> bool {
-    let asked = !r.args.is_empty() || memchr::memchr(b'?', r.unparsed_uri()).is_some();
-    asked && put(out, &r.args)
+    !r.args.is_empty() && put(out, &r.args)
 }
 
 /// `Content-Length`; of a chunked body, what was read of it.

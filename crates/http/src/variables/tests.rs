@@ -51,7 +51,7 @@ fn the_target_is_told_in_all_its_parts() {
         ],
     );
     check("GET / HTTP/1.1\r\n\r\n", &[("args", None), ("is_args", Some(""))]);
-    check("GET /? HTTP/1.1\r\n\r\n", &[("args", Some("")), ("is_args", Some(""))]);
+    check("GET /? HTTP/1.1\r\n\r\n", &[("args", None), ("is_args", Some(""))]);
 }
 
 #[test]

@@ -83,6 +83,16 @@ pub fn framing(head: &Head, buf: &[u8], known_host: &[u8]) -> Result<Framing, Re
     })
 }
 
+/// The host that a head names, as far as it was read, though it is refused: nginx looks at the lines one
+/// by one, and chooses a server when it comes to `Host` (`ngx_http_process_host`).
+pub fn named_host(head: &Head, buf: &[u8]) -> Option<Span> {
+    let target_host = target_host(head, buf).ok()?;
+    target_host.or_else(|| {
+        let host = head.headers.iter().find(|field| field.id == FieldId::Host)?.value;
+        split_host(host.of(buf)).is_ok().then_some(host)
+    })
+}
+
 /// The authority of an absolute-form target; it replaces `Host` (RFC 9112 §3.2.2).
 fn target_host(head: &Head, buf: &[u8]) -> Result<Option<Span>, Reject> {
     let Some(host) = head.host else { return Ok(None) };

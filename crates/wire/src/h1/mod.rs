@@ -14,7 +14,7 @@ pub mod response_field;
 
 pub use field::FieldId;
 pub use framing::{
-    BodyLength, Framing, ResponseBody, ResponseFraming, Sent, check_connect, framing,
+    BodyLength, Framing, ResponseBody, ResponseFraming, Sent, check_connect, framing, named_host,
     response_framing,
 };
 pub use head::{Field, Head, Options, Parser, Progress, UriFlags, Version};
