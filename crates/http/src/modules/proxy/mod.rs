@@ -309,6 +309,23 @@ impl Module for Proxy {
     }
 }
 
+/// What of the URI `proxy_pass` replaces: the name of the location that has it, also within its `if` and
+/// `limit_except` (`ngx_http_proxy_merge_loc_conf`); nothing where that is no beginning of a path.
+fn replaced(conf: &Conf, b: &Builder<'_, '_, '_>) -> Bytes {
+    let (kind, name) = match b.enclosing::<core::Conf>() {
+        Some(outer)
+            if conf.pass.is_none() && matches!(b.location.kind, Kind::If | Kind::LimitExcept) =>
+        {
+            (outer.own.kind, &outer.own.name)
+        }
+        _ => (b.location.kind, &b.location.name),
+    };
+    match kind {
+        Kind::Exact | Kind::Prefix { .. } => name.clone(),
+        _ => Bytes::new(),
+    }
+}
+
 /// Puts the handler into its location.
 fn put<S: Speech>(
     conf: &Conf,
@@ -431,7 +448,7 @@ impl<S: Speech> Handing<S> {
     ) -> Result<Handing<S>, Error> {
         let settings = conf.shared.settings("proxy", b)?;
         let plain = matches!(b.location.kind, Kind::Exact | Kind::Prefix { .. });
-        let location = if plain { b.location.name.clone() } else { Bytes::new() };
+        let location = replaced(conf, b);
         let mut redirects = Vec::new();
         if let Pass::Fixed { url, text, .. } = &*pass {
             if !plain && !url.uri.is_empty() && conf.pass.is_some() {
