@@ -53,11 +53,12 @@ fn nginx(argv: Vec<OsString>, options: &Options) -> i32 {
     let paths = Paths::new(options, &cwd, |path| path.exists());
     let log = Log::startup(paths.error_log.as_deref());
     let request = Request { paths, globals: options.globals.clone(), embedded: None };
-    if let Some(control) = options.signal {
-        return control::send(control, &request, &log);
-    }
+    // main() of nginx: who asks for a test sends no signal.
     if options.test {
         return test(&request, options, &log);
+    }
+    if let Some(control) = options.signal {
+        return control::send(control, &request, &log);
     }
     start(argv, &request, log)
 }

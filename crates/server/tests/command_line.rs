@@ -307,6 +307,20 @@ fn dump_is_nginx_s() {
 }
 
 #[test]
+fn a_test_sends_no_signal() {
+    let dir = TempDir::new().unwrap();
+    let prefix = format!("{}/", dir.path().display());
+    std::fs::write(dir.path().join("nginx.conf"), "events {}\n").unwrap();
+    let globals = format!("pid {prefix}pid;");
+    let args =
+        ["-t", "-q", "-s", "stop", "-p", &prefix, "-c", "nginx.conf", "-e", "e", "-g", &globals];
+    for program in [Some(Path::new(FOREBAY).to_owned()), binary(Kind::Nginx)].iter().flatten() {
+        let output = run(program, &args);
+        assert_eq!((stderr(&output).as_str(), output.status.code()), ("", Some(0)));
+    }
+}
+
+#[test]
 fn folder_is_served_until_interrupted() {
     let dir = TempDir::new().unwrap();
     std::fs::write(dir.path().join("a.txt"), "text\n").unwrap();
