@@ -300,6 +300,8 @@ impl Filter for HeadersFilter {
             let value = added.value.of(r);
             added.apply(&mut r.response, value);
         }
+        // DIFFERS(trailers-once): ngx_http_chunked_body_filter writes them behind each last buffer, of which
+        // `add_after_body` makes two.
         for added in self.trailers.iter().filter(|added| safe || added.always) {
             let value = added.value.of(r);
             r.response.trailers.push(Field { name: added.name.clone(), value });
