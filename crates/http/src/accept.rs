@@ -7,6 +7,7 @@ use std::{
     collections::HashMap,
     future::poll_fn,
     io,
+    net::SocketAddr,
     os::fd::OwnedFd,
     rc::Rc,
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -38,6 +39,10 @@ use crate::{
 /// How long accepting pauses when descriptors or memory run out (nginx's `accept_mutex_delay`).
 const ACCEPT_PAUSE_MS: u64 = 500;
 
+/// How many connections a thread takes at the most of each socket when it ends: who comes later wakes those
+/// that share it.
+const LAST: usize = 1024;
+
 /// What the process tells its threads.
 pub enum Command {
     /// Run under this plan from now on. The sockets are this thread's, by address, in place of those
@@ -61,12 +66,30 @@ pub enum Command {
 struct Accepting {
     listening: Rc<Listening>,
     /// One a socket: several after a reload to fewer threads, as every queue must be served.
-    tasks: Vec<AbortHandle>,
+    queues: Vec<Queue>,
+}
+
+/// Connections that wait on a socket, and the task that takes them.
+struct Queue {
+    acceptor: Rc<RefCell<Acceptor>>,
+    task: AbortHandle,
 }
 
 impl Accepting {
     fn stop(&mut self) {
-        self.tasks.drain(..).for_each(|task| task.abort());
+        self.queues.drain(..).for_each(|queue| queue.task.abort());
+    }
+
+    /// Stops, after those that wait: the socket may be served by others, but for what this thread was
+    /// woken for they were not.
+    fn finish(&mut self, thread: &Rc<Thread>) {
+        for Queue { acceptor, task } in self.queues.drain(..) {
+            task.abort();
+            let mut acceptor = acceptor.borrow_mut();
+            for (socket, remote) in std::iter::from_fn(|| acceptor.take_last()).take(LAST) {
+                accepted(thread, &self.listening, socket, remote);
+            }
+        }
     }
 }
 
@@ -129,10 +152,19 @@ impl Thread {
             let Some(index) = index else { continue };
             let here = accepting.entry(addr.clone()).or_insert_with(|| {
                 let listening = Rc::new(Listening::new(addr, index));
-                Accepting { listening, tasks: Vec::new() }
+                Accepting { listening, queues: Vec::new() }
             });
-            let task = spawn_local(accept_on(self.clone(), here.listening.clone(), socket));
-            here.tasks.push(task);
+            let acceptor = match Acceptor::new(socket) {
+                Ok(acceptor) => Rc::new(RefCell::new(acceptor)),
+                Err(error) => {
+                    let addr = &here.listening.addr;
+                    let text = format_args!("cannot accept on {addr}: {error}");
+                    self.error_log(Severity::Alert, text);
+                    continue;
+                }
+            };
+            let accepting = accept_on(self.clone(), here.listening.clone(), acceptor.clone());
+            here.queues.push(Queue { acceptor, task: spawn_local(accepting) });
         }
     }
 
@@ -151,7 +183,7 @@ impl Thread {
 
     async fn quit(self: Rc<Self>, mut close_idle: bool, commands: &mut UnboundedReceiver<Command>) {
         self.worker.quitting.set(true);
-        self.accepting.borrow_mut().drain().for_each(|(_, mut accepting)| accepting.stop());
+        self.accepting.borrow_mut().drain().for_each(|(_, mut accepting)| accepting.finish(&self));
         // A request that is on its way on a kept connection is answered; see keepalive_min_timeout.
         let plan = self.worker.plan();
         let min_idle_ms = plan.location(Default::default()).core.keepalive_min_timeout_ms;
@@ -197,24 +229,23 @@ impl Thread {
     }
 }
 
-async fn accept_on(thread: Rc<Thread>, listening: Rc<Listening>, socket: OwnedFd) {
-    let mut acceptor = match Acceptor::new(socket) {
-        Ok(acceptor) => acceptor,
-        Err(error) => {
-            let addr = &listening.addr;
-            thread.error_log(Severity::Alert, format_args!("cannot accept on {addr}: {error}"));
-            return;
-        }
-    };
+async fn accept_on(thread: Rc<Thread>, listening: Rc<Listening>, acceptor: Rc<RefCell<Acceptor>>) {
     loop {
-        match acceptor.accept().await {
-            Ok((socket, remote)) => {
-                let local = local_addr(&socket, &listening.addr);
-                start(&thread, &listening, socket, remote.map_or(Peer::Unix, Peer::Inet), local);
-            }
-            Err(error) => pause(&thread, &mut acceptor, &error).await,
+        match poll_fn(|cx| acceptor.borrow_mut().poll_accept(cx)).await {
+            Ok((socket, remote)) => accepted(&thread, &listening, socket, remote),
+            Err(error) => pause(&thread, &acceptor, &error).await,
         }
     }
+}
+
+fn accepted(
+    thread: &Rc<Thread>,
+    listening: &Rc<Listening>,
+    socket: Socket,
+    remote: Option<SocketAddr>,
+) {
+    let local = local_addr(&socket, &listening.addr);
+    start(thread, listening, socket, remote.map_or(Peer::Unix, Peer::Inet), local);
 }
 
 fn local_addr(socket: &Socket, listening: &Addr) -> Peer {
@@ -225,7 +256,7 @@ fn local_addr(socket: &Socket, listening: &Addr) -> Peer {
 }
 
 /// After a failed accept. Running out of descriptors is no reason to spin.
-async fn pause(thread: &Thread, acceptor: &mut Acceptor, error: &io::Error) {
+async fn pause(thread: &Thread, acceptor: &RefCell<Acceptor>, error: &io::Error) {
     const EMFILE: i32 = 24;
     const ENFILE: i32 = 23;
     const ENOBUFS: i32 = 105;
@@ -236,7 +267,7 @@ async fn pause(thread: &Thread, acceptor: &mut Acceptor, error: &io::Error) {
         Some(EMFILE | ENFILE | ENOBUFS | ENOMEM | ENOSPC) => {
             thread.error_log(Severity::Crit, format_args!("accept4() failed ({cause})"));
             timer::shed_idle(32);
-            acceptor.rest();
+            acceptor.borrow_mut().rest();
             timer::sleep(ACCEPT_PAUSE_MS).await;
         }
         // The client was gone before it was accepted.

@@ -5,7 +5,6 @@
 
 use std::{
     cell::Cell,
-    future::poll_fn,
     io::{self, IoSlice},
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
@@ -346,15 +345,10 @@ impl Acceptor {
     }
 
     /// The next connection, and its other end, if that has an address.
-    pub async fn accept(&mut self) -> io::Result<(Socket, Option<SocketAddr>)> {
-        poll_fn(|cx| self.poll_accept(cx)).await
-    }
-
-    fn poll_accept(
+    pub fn poll_accept(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<(Socket, Option<SocketAddr>)>> {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         if !self.watch.is_some() {
             self.watch = Watch::listener(self.fd.as_fd())?;
         }
@@ -367,11 +361,10 @@ impl Acceptor {
                     0
                 }
             };
-            match rustix::net::acceptfrom_with(&self.fd, flags) {
-                Ok((fd, peer)) => {
+            match self.take() {
+                Ok(accepted) => {
                     self.taken = self.goes_on(taken + 1).then_some(taken + 1);
-                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-                    return Poll::Ready(Ok((Socket::new(fd), peer)));
+                    return Poll::Ready(Ok(accepted));
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
@@ -386,6 +379,20 @@ impl Acceptor {
         }
     }
 
+    fn take(&self) -> Result<(Socket, Option<SocketAddr>), Errno> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (fd, peer) = rustix::net::acceptfrom_with(&self.fd, flags)?;
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+        Ok((Socket::new(fd), peer))
+    }
+
+    /// For a thread that accepts no more: a connection that nobody else has heard of, as this thread was
+    /// woken for it alone. `None`: all others are told to those who share the socket.
+    pub fn take_last(&mut self) -> Option<(Socket, Option<SocketAddr>)> {
+        self.rest();
+        self.take().ok()
+    }
+
     /// Whether there may be more than these.
     fn goes_on(&mut self, taken: u32) -> bool {
         if taken == 1 && self.alone >= Self::SURE {
@@ -396,9 +403,11 @@ impl Acceptor {
         taken < Self::MOST
     }
 
-    /// Leaves connections in the queue until the next [`Acceptor::accept`].
+    /// Leaves connections in the queue until the next [`Acceptor::poll_accept`].
     pub fn rest(&mut self) {
-        std::mem::replace(&mut self.watch, Watch::NONE).leave(self.fd.as_fd());
+        if self.watch.is_some() {
+            std::mem::replace(&mut self.watch, Watch::NONE).leave(self.fd.as_fd());
+        }
         self.taken = None;
     }
 }
@@ -415,6 +424,7 @@ mod tests {
     use super::*;
     use crate::task::block_on as run;
     use std::{
+        future::poll_fn,
         io::{Read, Write},
         os::unix::net::UnixStream,
     };
@@ -489,13 +499,30 @@ mod tests {
                 let clients: Vec<_> =
                     (0..crowd).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
                 for client in &clients {
-                    let (_socket, peer) = acceptor.accept().await.unwrap();
+                    let (_socket, peer) = poll_fn(|cx| acceptor.poll_accept(cx)).await.unwrap();
                     assert_eq!(peer, client.local_addr().ok());
                 }
                 if crowd == 40 {
                     acceptor.rest();
                 }
             }
+        });
+    }
+
+    #[test]
+    fn a_connection_is_not_lost_with_the_thread_that_was_woken_for_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let addr = listener.local_addr().unwrap();
+        run(async {
+            let mut acceptor = Acceptor::new(listener.into()).unwrap();
+            let clients = [(); 3].map(|()| std::net::TcpStream::connect(addr).unwrap());
+            poll_fn(|cx| acceptor.watch.poll_readable(cx)).await.unwrap();
+            for client in clients {
+                let (_socket, peer) = acceptor.take_last().unwrap();
+                assert_eq!(peer, Some(client.local_addr().unwrap()));
+            }
+            assert!(acceptor.take_last().is_none());
         });
     }
 
