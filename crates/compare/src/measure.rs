@@ -292,23 +292,29 @@ fn memory_round(plan: &Plan, row: &Row, server: &Contender) -> Result<Round, Str
     drop(open(64)?);
     let processes = server.process_tree();
     let memory = || process::pss_bytes(&processes).map_err(|e| e.to_string());
-    settle(&memory)?;
+    settle(&processes, &memory)?;
     let before = memory()?;
     let _clients = open(count)?;
-    settle(&memory)?;
+    settle(&processes, &memory)?;
     let cost = memory()?.saturating_sub(before) as f64 / count as f64;
     Ok(Round { per_second: 0.0, cost, p99_us: 0.0, errors: 0 })
 }
 
-/// Waits until the memory of a server stays as it is.
-fn settle(memory: &dyn Fn() -> Result<u64, String>) -> Result<(), String> {
+/// Waits until the memory of a server stays as it is, and it does nothing: one that still fills the
+/// buffers of the kernel has not begun to fill its own.
+fn settle(
+    processes: &[process::Pid],
+    memory: &dyn Fn() -> Result<u64, String>,
+) -> Result<(), String> {
     const PAUSE: Duration = Duration::from_millis(100);
-    let (mut last, mut same) = (memory()?, 0);
+    const IDLE_NS: u64 = 2_000_000;
+    let (mut last, mut same) = ((memory()?, process::cpu_time_ns(processes)), 0);
     // A server that never settles is measured as it is.
-    for _ in 0..100 {
+    for _ in 0..200 {
         std::thread::sleep(PAUSE);
-        let now = memory()?;
-        same = if now == last { same + 1 } else { 0 };
+        let now = (memory()?, process::cpu_time_ns(processes));
+        let is_idle = now.1.saturating_sub(last.1) < IDLE_NS;
+        same = if now.0 == last.0 && is_idle { same + 1 } else { 0 };
         last = now;
         if same == 5 {
             break;

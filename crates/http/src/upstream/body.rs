@@ -41,7 +41,7 @@ use crate::{
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Less room than that is none.
-const MIN_READ: usize = 2048;
+const MIN_READ: usize = 8 << 10;
 
 /// Where a response comes from.
 pub struct Origin {
@@ -319,7 +319,7 @@ impl<C: Codec> Inflow<C> {
             self.ended.get_or_insert(Err(Fault::Upstream));
             return Poll::Ready(());
         };
-        let mut buf = buffers::take(room.min(READ_BYTES).min(allowance));
+        let mut buf = buffers::take(buffers::fitting(room.min(READ_BYTES)).min(allowance));
         match origin.link.stream.poll_read(cx, &mut buf) {
             Poll::Pending => {
                 buffers::give_back(buf);

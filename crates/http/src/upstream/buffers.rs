@@ -108,6 +108,13 @@ thread_local! {
     static LARGE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The largest capacity up to `bytes` that costs no more than it holds: the allocator has four steps
+/// between two powers of two, and a buffer between two of them takes the larger.
+pub fn fitting(bytes: usize) -> usize {
+    let step = (1 << bytes.max(4).ilog2()) / 4;
+    bytes / step * step
+}
+
 /// An empty buffer of that capacity.
 pub fn take(bytes: usize) -> Vec<u8> {
     if bytes == pool::BUFFER_BYTES {
@@ -155,6 +162,15 @@ mod tests {
         assert_eq!(room.held(), 32 << 10);
         drop(slice);
         assert_eq!(room.held(), 0);
+    }
+
+    #[test]
+    fn a_capacity_that_fits_is_one_of_four_between_two_powers_of_two() {
+        let sizes =
+            [(0, 0), (3, 3), (4096, 4096), (6000, 5120), (36_864, 32_768), (40_960, 40_960)];
+        for (room, fitting) in sizes {
+            assert_eq!(super::fitting(room), fitting, "{room}");
+        }
     }
 
     #[test]
