@@ -5,6 +5,7 @@
 
 use std::{
     cell::Cell,
+    future::poll_fn,
     io::{self, IoSlice},
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
@@ -345,6 +346,11 @@ impl Acceptor {
     }
 
     /// The next connection, and its other end, if that has an address.
+    pub async fn accept(&mut self) -> io::Result<(Socket, Option<SocketAddr>)> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// The same, for those who share the acceptor.
     pub fn poll_accept(
         &mut self,
         cx: &mut Context<'_>,
@@ -424,7 +430,6 @@ mod tests {
     use super::*;
     use crate::task::block_on as run;
     use std::{
-        future::poll_fn,
         io::{Read, Write},
         os::unix::net::UnixStream,
     };
@@ -499,7 +504,7 @@ mod tests {
                 let clients: Vec<_> =
                     (0..crowd).map(|_| std::net::TcpStream::connect(addr).unwrap()).collect();
                 for client in &clients {
-                    let (_socket, peer) = poll_fn(|cx| acceptor.poll_accept(cx)).await.unwrap();
+                    let (_socket, peer) = acceptor.accept().await.unwrap();
                     assert_eq!(peer, client.local_addr().ok());
                 }
                 if crowd == 40 {
