@@ -2,7 +2,10 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use common::*;
 use forebay_testkit::certs::{Authority, Key, Leaf};
@@ -18,9 +21,13 @@ fn cached(mut settings: ServerSettings) -> ServerSettings {
     settings
 }
 
+/// A client like no other: those of equal settings share their sessions, also those of another test.
 fn client(tls13: bool) -> Arc<ClientConfig> {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
     let protocols = Protocols { tls12: !tls13, tls13 };
-    ClientConfig::new(&ClientSettings { protocols, ..ClientSettings::default() }).unwrap()
+    let buffer_bytes = (16 << 10) - MADE.fetch_add(1, Ordering::Relaxed);
+    let settings = ClientSettings { protocols, buffer_bytes, ..ClientSettings::default() };
+    ClientConfig::new(&settings).unwrap()
 }
 
 /// Connects, and exchanges a byte each way so that tickets arrive; whether a session was resumed.
