@@ -36,7 +36,7 @@ impl Pace {
 
     /// How many bytes may be sent now; 0: the timer says when to ask again.
     pub fn allowance(&self, sent: u64) -> u64 {
-        let seconds = (clock::now_ms() - self.start_ms) / 1000 + 1;
+        let seconds = clock::now_ms().saturating_sub(self.start_ms) / 1000 + 1;
         let total = self.rate.saturating_mul(seconds).saturating_add(self.after);
         let allowed = total.saturating_sub(sent);
         if allowed == 0 {

@@ -7,7 +7,6 @@ use std::{
     collections::VecDeque,
     future::Future as _,
     io::{self, IoSlice},
-    os::fd::BorrowedFd,
     rc::Rc,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -321,24 +320,10 @@ impl Transport for Line {
         Poll::Ready(Ok(told.len() - before))
     }
 
-    fn poll_send_file(
-        &mut self,
-        _cx: &mut Context<'_>,
-        _file: BorrowedFd<'_>,
-        _offset: u64,
-        _count: usize,
-    ) -> Poll<io::Result<usize>> {
-        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
-    }
-
     /// As with TLS, there is something to say at the end.
     fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.0.is_full.get() { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
     fn reset_on_close(&self) {}
-
-    fn sends_files(&self) -> bool {
-        false
-    }
 }

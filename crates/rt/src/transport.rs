@@ -41,14 +41,16 @@ pub trait Transport: 'static {
     ) -> Poll<io::Result<usize>>;
 
     /// Sends up to `count` bytes of a file from `offset`, in the kernel where it can; 0: the file is
-    /// shorter than that.
+    /// shorter than that. For those that [send files](Transport::sends_files).
     fn poll_send_file(
         &mut self,
-        cx: &mut Context<'_>,
-        file: BorrowedFd<'_>,
-        offset: u64,
-        count: usize,
-    ) -> Poll<io::Result<usize>>;
+        _cx: &mut Context<'_>,
+        _file: BorrowedFd<'_>,
+        _offset: u64,
+        _count: usize,
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
 
     /// Ready once the peer has closed its side or the connection broke, whether or not bytes that it
     /// sent before still wait to be read. Without a system call as long as nothing comes.
@@ -72,7 +74,9 @@ pub trait Transport: 'static {
     fn cork(&self, _on: bool) {}
 
     /// Whether files go out without passing through the process.
-    fn sends_files(&self) -> bool;
+    fn sends_files(&self) -> bool {
+        false
+    }
 
     /// The number of the socket, for questions about it ([`crate::tcp_info`]).
     fn socket(&self) -> Option<RawFd> {

@@ -11,7 +11,6 @@
 use std::{
     cell::{Cell, RefCell},
     io::{self, IoSlice},
-    os::fd::BorrowedFd,
     rc::Rc,
     task::{Context, Poll},
 };
@@ -111,26 +110,12 @@ impl Transport for StreamIo {
         Poll::Ready(Ok(data.len() - before))
     }
 
-    fn poll_send_file(
-        &mut self,
-        _cx: &mut Context<'_>,
-        _file: BorrowedFd<'_>,
-        _offset: u64,
-        _count: usize,
-    ) -> Poll<io::Result<usize>> {
-        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
-    }
-
     fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.outbox.ended.set(true);
         Poll::Ready(Ok(()))
     }
 
     fn reset_on_close(&self) {}
-
-    fn sends_files(&self) -> bool {
-        false
-    }
 }
 
 /// Runs the tunnel of a request to its end.
