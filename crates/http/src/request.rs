@@ -478,6 +478,16 @@ impl Request {
         if buf.len() == consumed { Vec::new() } else { buf.split_off(consumed) }
     }
 
+    /// Gives the memory back that the head does not fill, for the time that a slow client takes.
+    pub fn fit_input(&mut self) {
+        if let Some(Input { buf, .. }) = Rc::get_mut(&mut self.input)
+            && buf.len() < buf.capacity() / 2
+        {
+            let fitted = buf.as_slice().to_vec();
+            pool::recycle(std::mem::replace(buf, fitted));
+        }
+    }
+
     /// The client: the connection's, or the one that realip found behind it.
     pub fn remote(&self) -> &Peer {
         self.main.real.get().unwrap_or(&self.connection.remote)

@@ -428,6 +428,11 @@ fn last_name(uri: &[u8]) -> &[u8] {
 /// The extension in a path as a client sent it: of dots that a name begins with, the first two and what
 /// follows them begin none (the states of `ngx_http_parse_complex_uri`).
 fn extension_as_sent(uri: &[u8]) -> Option<&[u8]> {
+    let last = uri.iter().rposition(|ch| matches!(ch, b'.' | b'/'))?;
+    // The dot of nearly every name.
+    if uri[last] == b'.' && last > 0 && !matches!(uri[last - 1], b'.' | b'/') {
+        return Some(&uri[last + 1..]).filter(|extension| !extension.is_empty());
+    }
     let name = last_name(uri);
     let passed_over = name.iter().take(2).take_while(|ch| **ch == b'.').count() + 1;
     let rest = name.get(passed_over..)?;

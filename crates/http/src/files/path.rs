@@ -131,7 +131,8 @@ fn stays_below(path: &[u8], base: usize) -> bool {
         memchr::memrchr(b'/', &path[..base]).map_or(0, |slash| slash + 1)
     };
     let rest = &path[start..];
-    if memchr::memmem::find(rest, b"..").is_none() {
+    let mut dots = memchr::memchr_iter(b'.', rest);
+    if !dots.any(|at| rest.get(at + 1) == Some(&b'.')) {
         return true;
     }
     let mut depth = 0_i32;

@@ -380,6 +380,20 @@ fn extensions_are_what_nginx_takes_for_them() {
     for (uri, expected) in table {
         assert_eq!(extension(uri.as_bytes()), expected.map(str::as_bytes), "{uri}");
     }
+    let as_sent: [(&str, Option<&str>); 9] = [
+        ("/a.html", Some("html")),
+        ("/a.b/c", None),
+        ("/a.b/", None),
+        ("/a.", None),
+        ("/.html", None),
+        ("/..html", None),
+        ("/...html", None),
+        ("/...html", None),
+        ("/...html", None),
+    ];
+    for (uri, expected) in as_sent {
+        assert_eq!(extension_as_sent(uri.as_bytes()), expected.map(str::as_bytes), "{uri}");
+    }
 }
 
 #[test]

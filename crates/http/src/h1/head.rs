@@ -2,7 +2,7 @@
 //!
 //! Hot path: no `format!`, no allocation.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, thread::LocalKey};
 
 use forebay_rt::clock;
 use forebay_wire::{
@@ -23,17 +23,29 @@ pub struct Framing {
     pub bodiless: bool,
 }
 
+/// A moment, and its text.
+type Written = RefCell<(i64, [u8; 29])>;
+
 thread_local! {
-    static DATE: RefCell<(u64, [u8; 29])> = const { RefCell::new((0, [0; 29])) };
+    static DATE: Written = const { RefCell::new((i64::MIN, [0; 29])) };
+    static MODIFIED: Written = const { RefCell::new((i64::MIN, [0; 29])) };
 }
 
 /// Writes the `Date` value, made once a second.
 pub fn write_date(out: &mut Vec<u8>) {
-    let now = clock::wall_ms() / 1000;
-    DATE.with_borrow_mut(|(at, text)| {
-        if *at != now {
-            date::write_http_time(now as i64, text);
-            *at = now;
+    write_time(&DATE, (clock::wall_ms() / 1000) as i64, out);
+}
+
+/// Writes the `Last-Modified` value; that of a file that is asked for again and again is there already.
+pub fn write_modified(modified: i64, out: &mut Vec<u8>) {
+    write_time(&MODIFIED, modified, out);
+}
+
+fn write_time(written: &'static LocalKey<Written>, secs: i64, out: &mut Vec<u8>) {
+    written.with_borrow_mut(|(at, text)| {
+        if *at != secs {
+            date::write_http_time(secs, text);
+            *at = secs;
         }
         out.extend_from_slice(text);
     });
@@ -87,9 +99,9 @@ pub fn write(plan: &Plan, r: &Request, framing: Framing, out: &mut Vec<u8>) {
         && matches!(response.status, 200 | 206 | 304)
         && response.field("Last-Modified").is_none()
     {
-        let mut text = [0; 29];
-        date::write_http_time(modified, &mut text);
-        write_named(out, b"Last-Modified: ", &text);
+        out.extend_from_slice(b"Last-Modified: ");
+        write_modified(modified, out);
+        out.extend_from_slice(b"\r\n");
     }
     let mut location = response.location.as_ref();
     if let Some(path) = location.take_if(|location| special::is_relative(r, location)) {

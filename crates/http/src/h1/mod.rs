@@ -14,5 +14,5 @@ mod send;
 mod serve;
 
 pub(crate) use close::{linger, shut_down};
-pub(crate) use head::write_date;
+pub(crate) use head::{write_date, write_modified};
 pub use serve::serve;

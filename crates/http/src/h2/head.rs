@@ -7,7 +7,6 @@
 use std::cell::RefCell;
 
 use forebay_wire::{
-    date,
     h1::encode::write_decimal,
     h2::{
         Head,
@@ -135,9 +134,9 @@ fn fields(r: &Request, encoder: &mut Encoder, scratch: &mut Vec<u8>, out: &mut V
         && matches!(response.status, 200 | 206 | 304)
         && response.field("Last-Modified").is_none()
     {
-        let mut text = [0; 29];
-        date::write_http_time(modified, &mut text);
-        encoder.field(b"last-modified", &text, Indexing::Once, out);
+        scratch.clear();
+        h1::write_modified(modified, scratch);
+        encoder.field(b"last-modified", scratch, Indexing::Once, out);
     }
     if let Some(location) = &response.location {
         let mut url = Vec::new();

@@ -660,6 +660,7 @@ impl<P: Protocol> Exchange<'_, P> {
                 return flow.into_flow();
             }
         };
+        r.fit_input();
         let group = self.protocol.group(self.job).clone();
         let inflow = Inflow::new(
             codec,

@@ -66,7 +66,8 @@ pub fn write_status_line(out: &mut Vec<u8>, status: u16) {
 /// Appends `name: value` and CRLF. CR, LF and NUL in the value become spaces (RFC 9110 §5.5); a
 /// name that is empty or has one of them or a colon writes nothing.
 pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    if name.is_empty() || any(name, |ch| matches!(ch, b'\r' | b'\n' | 0 | b':')) {
+    let breaks = may_break(name) && memchr::memchr3(b'\r', b'\n', 0, name).is_some();
+    if name.is_empty() || breaks || memchr::memchr(b':', name).is_some() {
         return;
     }
     out.reserve(name.len() + value.len() + 4);
@@ -88,24 +89,31 @@ pub fn write_named(out: &mut Vec<u8>, begin: &'static [u8], value: &[u8]) {
 /// Appends a field's value, or a part of it, with CR, LF and NUL as spaces.
 pub fn write_value(out: &mut Vec<u8>, value: &[u8]) {
     let mut rest = value;
-    if value.len() <= SHORT && !any(value, |ch| matches!(ch, b'\r' | b'\n' | 0)) {
-        out.extend_from_slice(value);
-        return;
-    }
-    while let Some(len) = memchr::memchr3(b'\r', b'\n', 0, rest) {
-        out.extend_from_slice(&rest[..len]);
-        out.push(b' ');
-        rest = &rest[len + 1..];
+    if may_break(value) {
+        while let Some(len) = memchr::memchr3(b'\r', b'\n', 0, rest) {
+            out.extend_from_slice(&rest[..len]);
+            out.push(b' ');
+            rest = &rest[len + 1..];
+        }
     }
     out.extend_from_slice(rest);
 }
 
-/// Up to that many bytes it costs less to look at all of them than to call for a search.
-const SHORT: usize = 64;
-
-/// Whether any byte is such; looks at all, many at a time.
-fn any(bytes: &[u8], is_it: impl Fn(u8) -> bool) -> bool {
-    bytes.iter().fold(false, |found, &ch| found | is_it(ch))
+/// Whether a byte is below 0x0e: CR, LF and NUL are, and hardly ever another. Looks at eight at once.
+fn may_break(bytes: &[u8]) -> bool {
+    const EACH: u64 = u64::from_le_bytes([1; 8]);
+    // The subtraction borrows from a byte's highest bit where it is too low, unless it was set.
+    let low = |word: &[u8; 8]| {
+        let word = u64::from_le_bytes(*word);
+        word.wrapping_sub(EACH * 0x0e) & !word & (EACH * 0x80)
+    };
+    match bytes.last_chunk() {
+        // The last eight bytes are looked at again.
+        Some(last) => {
+            bytes.as_chunks().0.iter().fold(low(last), |seen, word| seen | low(word)) != 0
+        }
+        None => bytes.iter().any(|ch| *ch < 0x0e),
+    }
 }
 
 /// Appends the line before a chunk's data. The data is to be followed by CRLF; the last chunk is
@@ -173,6 +181,20 @@ mod tests {
     fn no_field_splits_the_message() {
         assert_eq!(text(|out| write_field(out, b"A", b"b c")), "A: b c\r\n");
         assert_eq!(text(|out| write_field(out, b"A", b"\r\nB: c\0")), "A:   B: c \r\n");
+        for len in 1..20 {
+            for at in 0..len {
+                for (byte, written) in
+                    [(b'\r', b' '), (b'\n', b' '), (0, b' '), (b'\t', b'\t'), (0xff, 0xff)]
+                {
+                    let mut value = vec![b'x'; len];
+                    value[at] = byte;
+                    let mut out = Vec::new();
+                    write_value(&mut out, &value);
+                    value[at] = written;
+                    assert_eq!(out, value, "{byte:#x} at {at} of {len}");
+                }
+            }
+        }
         for name in [&b""[..], b"A\r\nB", b"A\nB", b"A\0", b"A:b"] {
             assert_eq!(text(|out| write_field(out, name, b"x")), "");
         }
