@@ -151,6 +151,10 @@ impl Peer {
             if head.kind == kind {
                 return Some((head, payload));
             }
+            if head.kind == kind::HEADERS {
+                // The table of the blocks that follow builds on it.
+                self.fields(&payload);
+            }
         }
     }
 
