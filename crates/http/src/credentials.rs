@@ -2,7 +2,7 @@
 //!
 //! Answers nginx's `ngx_http_auth_basic_user`.
 
-use crate::base64::{self, Alphabet};
+use forebay_wire::base64::{self, Alphabet};
 
 /// A user name and a password.
 #[derive(Debug, PartialEq, Eq)]

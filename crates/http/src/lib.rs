@@ -7,7 +7,6 @@
 
 pub mod accept;
 mod background;
-mod base64;
 pub mod body;
 pub mod body_in;
 pub mod client;

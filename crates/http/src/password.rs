@@ -5,10 +5,9 @@
 //!
 //! Invariant: what is not understood does not match.
 
+use forebay_wire::base64::{self, Alphabet};
 use md5::{Digest as _, Md5};
 use sha1::Sha1;
-
-use crate::base64::{self, Alphabet};
 
 /// Whether checking takes so long that an event loop should not do it.
 pub fn is_slow(hash: &[u8]) -> bool {

@@ -234,10 +234,10 @@ async fn ask_about(
 
 /// Asks for fresh staples where they are due; the handshake does not wait for them.
 fn refresh_staples(tls: &TlsServer, log: &ErrorLog) {
-    for stapler in tls.staplers.iter().filter(|stapler| stapler.is_due()) {
-        let (stapler, log) = (stapler.clone(), log.clone());
+    for refresh in tls.staplers.iter().filter_map(|stapler| stapler.due()) {
+        let log = log.clone();
         spawn_local(async move {
-            if let Err(why) = stapler.refresh().await {
+            if let Err(why) = refresh.run().await {
                 log.write(Severity::Error, None, format_args!("{why}"));
             }
         });

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod base64;
 mod class;
 pub mod date;
 pub mod escape;

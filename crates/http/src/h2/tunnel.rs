@@ -17,12 +17,14 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use forebay_rt::{timer::Timer, transport::Transport};
-use forebay_wire::h1::{Field, FieldId};
+use forebay_wire::{
+    base64,
+    h1::{Field, FieldId},
+};
 use sha1::{Digest, Sha1};
 
 use super::client::Inbox;
 use crate::{
-    base64,
     request::{Input, Request},
     upstream::upgrade::Tunnel,
 };

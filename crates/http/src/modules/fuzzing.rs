@@ -15,7 +15,10 @@ use std::{
 
 use bytes::Bytes;
 use forebay_session::addr::Cidr;
-use forebay_wire::h1::{Options, Parser, Progress};
+use forebay_wire::{
+    base64::{self, Alphabet},
+    h1::{Options, Parser, Progress},
+};
 
 use super::{
     mp4::{
@@ -25,13 +28,7 @@ use super::{
     ssi::parse::{Found, Parser as SsiParser},
 };
 use crate::{
-    base64::{self, Alphabet},
-    credentials,
-    files::OpenFile,
-    forwarded,
-    plan::Plan,
-    request::Request,
-    testing,
+    credentials, files::OpenFile, forwarded, plan::Plan, request::Request, testing,
     variables::cookie_value,
 };
 

@@ -6,10 +6,10 @@
 use forebay_conf::{Arity, Error, Node, value};
 use forebay_rt::clock;
 use forebay_session::var::{Registry, Template};
+use forebay_wire::base64::{self, Alphabet};
 use md5::{Digest as _, Md5};
 
 use crate::{
-    base64::{self, Alphabet},
     inherit,
     module::{self, ANY, Builder, Cx, Directive, Module, set},
     password::same,

@@ -14,10 +14,13 @@ use forebay_session::{
     log::Severity,
     var::{self, Registry},
 };
-use forebay_wire::{date::write_cookie_time, h1::FieldId};
+use forebay_wire::{
+    base64::{self, Alphabet},
+    date::write_cookie_time,
+    h1::FieldId,
+};
 
 use crate::{
-    base64::{self, Alphabet},
     handler::{Filter, Filtered},
     inherit,
     module::{self, ANY, Builder, Directive, Module, set},

@@ -29,6 +29,7 @@ use forebay_tls::{
     Certificate, CertificateDer, KeyPair, OcspStatus, ocsp_check, ocsp_request, ocsp_responder,
 };
 use forebay_wire::{
+    base64,
     h1::{Progress, ResponseParser},
     uri,
 };
@@ -109,8 +110,9 @@ impl Responder {
 
     /// `ngx_ssl_ocsp_create_request`: the request stands in the path.
     fn http_request(&self, request: &[u8]) -> String {
-        let mut escaped = Vec::new();
-        uri::escape(uri::Kind::UriComponent, base64(request).as_bytes(), &mut escaped);
+        let (mut encoded, mut escaped) = (Vec::new(), Vec::new());
+        base64::encode(request, &mut encoded);
+        uri::escape(uri::Kind::UriComponent, &encoded, &mut escaped);
         let escaped = String::from_utf8_lossy(&escaped).into_owned();
         let slash = if self.path.ends_with('/') { "" } else { "/" };
         let host = &self.target.text;
@@ -185,20 +187,6 @@ fn body(buf: &[u8], ended: bool) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for group in bytes.chunks(3) {
-        let three = [group[0], *group.get(1).unwrap_or(&0), *group.get(2).unwrap_or(&0)];
-        let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
-        for place in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
-            out.push(if place > group.len() { '=' } else { char::from(digit) });
-        }
-    }
-    out
-}
-
 fn now_s() -> i64 {
     (clock::wall_ms() / 1000) as i64
 }
@@ -262,8 +250,8 @@ impl Stapler {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is time to ask; whoever is told so must call [`Stapler::refresh`].
-    pub fn is_due(&self) -> bool {
+    /// Says so when it is time to ask; nobody else is told as long as that is not dropped.
+    pub fn due(self: &Arc<Stapler>) -> Option<Refresh> {
         let (mut state, now_s) = (self.state(), now_s());
         if state.valid_s.is_some_and(|valid_s| valid_s < now_s) {
             self.pair.staple(None);
@@ -271,12 +259,11 @@ impl Stapler {
         }
         let due = !state.asking && state.due_s <= now_s;
         state.asking |= due;
-        due
+        drop(state);
+        due.then(|| Refresh(self.clone()))
     }
 
-    /// Asks, and staples what was answered. The error is a line for the log.
-    pub async fn refresh(&self) -> Result<(), String> {
-        let _asking = Asking(self);
+    async fn refresh(&self) -> Result<(), String> {
         self.state().due_s = now_s() + AGAIN_S;
         let request = ocsp_request(&self.certificate, &self.issuer)
             .ok_or("OCSP request cannot be made of this certificate")?;
@@ -300,10 +287,17 @@ impl Stapler {
     }
 }
 
-/// While it lasts nobody else asks, however it ends.
-struct Asking<'a>(&'a Stapler);
+/// A staple that is to be renewed. While it lasts nobody else asks, however it ends.
+pub struct Refresh(Arc<Stapler>);
 
-impl Drop for Asking<'_> {
+impl Refresh {
+    /// Asks, and staples what was answered. The error is a line for the log.
+    pub async fn run(self) -> Result<(), String> {
+        self.0.refresh().await
+    }
+}
+
+impl Drop for Refresh {
     fn drop(&mut self) {
         self.0.state().asking = false;
     }
@@ -445,7 +439,28 @@ pub fn cache(arg: &Arg, zones: &mut Zones) -> Result<Option<AnswersUse>, Error> 
 
 #[cfg(test)]
 mod tests {
+    use forebay_testkit::certs::{Authority, Leaf};
+    use forebay_tls::{Chain, PrivateKey};
+
     use super::*;
+
+    #[test]
+    fn who_was_to_ask_and_went_away_holds_up_nobody() {
+        let root = Authority::root("root");
+        let issued = root.issue(Leaf::default());
+        let chain = format!("{}{}", issued.certificate, root.pem());
+        let chain = Chain::from_pem(chain.as_bytes()).unwrap();
+        let key = PrivateKey::from_pem(issued.key.as_bytes(), &[]).unwrap();
+        let pair = KeyPair::new(&chain, &key).unwrap();
+        let resolving = (Resolver::of(Default::default()), 1);
+        let made = Stapler::new(&pair, &[], Some("http://o.test"), false, resolving);
+        let stapler = Arc::new(made.unwrap());
+        let refresh = stapler.due();
+        assert!(refresh.is_some() && stapler.due().is_none(), "one at a time");
+        // The task that would have asked was dropped before it ran: its thread ended.
+        drop(refresh.map(Refresh::run));
+        assert!(stapler.due().is_some());
+    }
 
     #[test]
     fn responders_are_http_urls() {
