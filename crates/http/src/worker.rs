@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
+    rc::Rc,
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -49,6 +50,41 @@ impl Counters {
     /// Takes one away, as only the owning thread may.
     pub fn down(counter: &AtomicU64) {
         counter.store(counter.load(Relaxed).wrapping_sub(1), Relaxed);
+    }
+}
+
+/// Requests of a connection that are worked on or being sent. They count no longer than it lives, however
+/// it ends.
+pub struct Writing {
+    worker: Rc<Worker>,
+    requests: u64,
+}
+
+impl Writing {
+    /// None yet.
+    pub fn new(worker: Rc<Worker>) -> Writing {
+        Writing { worker, requests: 0 }
+    }
+
+    /// One begins.
+    pub fn up(&mut self) {
+        self.requests += 1;
+        Counters::up(&self.worker.counters.writing);
+    }
+
+    /// One has ended.
+    pub fn down(&mut self) {
+        debug_assert!(self.requests > 0, "it began");
+        self.requests = self.requests.saturating_sub(1);
+        Counters::down(&self.worker.counters.writing);
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        for _ in 0..self.requests {
+            Counters::down(&self.worker.counters.writing);
+        }
     }
 }
 

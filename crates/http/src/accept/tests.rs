@@ -4,6 +4,10 @@ use std::net::{SocketAddr, TcpListener};
 
 use forebay_rt::{task, worker};
 use forebay_testkit::raw::Client;
+use forebay_wire::h2::{
+    Head,
+    frame::{flag, kind},
+};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::*;
@@ -38,7 +42,7 @@ fn start_worker() -> (SocketAddr, Arc<Shared>, UnboundedSender<Command>) {
     listener.set_nonblocking(true).unwrap();
     let addr = listener.local_addr().unwrap();
     let text = format!(
-        "access_log off; error_log stderr emerg; server {{ listen {addr};
+        "access_log off; error_log stderr emerg; server {{ listen {addr}; http2 on;
          location / {{ return 200 well; }} location /at-once {{ }} location /later {{ }} }}"
     );
     let mut plan = testing::plan(&text).unwrap();
@@ -75,4 +79,20 @@ fn a_panic_costs_one_connection() {
         assert!(served(&mut Client::connect(addr).unwrap()), "{path}: who comes is served");
     }
     assert_eq!(shared.total(|counters| &counters.panics), 2);
+}
+
+#[test]
+fn a_panic_under_http2_leaves_no_number_behind() {
+    let (addr, shared, _commands) = start_worker();
+    for path in [&b"/at-once"[..], b"/later"] {
+        let mut client = Client::connect(addr).unwrap();
+        let mut input = [&PREFACE[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
+        let block = [b"\x82\x86\x41\x01a\x44", &[path.len() as u8][..], path].concat();
+        let whole = flag::END_STREAM | flag::END_HEADERS;
+        Head { len: block.len(), kind: kind::HEADERS, flags: whole, stream: 1 }.write(&mut input);
+        input.extend(block);
+        client.send(&input).unwrap();
+        client.read_to_end().unwrap();
+        assert_eq!(shared.total(|counters| &counters.writing), 0);
+    }
 }

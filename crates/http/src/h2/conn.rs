@@ -36,7 +36,7 @@ use crate::{
     core,
     plan::Location,
     request::{Connection, Request},
-    worker::{Counters, Listening},
+    worker::{Counters, Listening, Writing},
 };
 
 /// What all streams together may have sent us that nobody took: the bound of a connection's memory.
@@ -118,6 +118,8 @@ pub type Start<F> = fn(Request, StreamClient, Task) -> F;
 pub struct Conn<F> {
     pub(super) start: Start<F>,
     pub(super) connection: Rc<Connection>,
+    /// Its requests that are not logged yet.
+    pub(super) writing: Writing,
     pub(super) listening: Rc<Listening>,
     pub(super) settings: Settings,
     /// Whether the client may ask for other protocols on its streams (RFC 8441).
@@ -177,6 +179,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         let upgrades = plan.server(named).upgrades;
         let mut conn = Conn {
             start,
+            writing: Writing::new(connection.worker.clone()),
             connection,
             listening,
             settings,

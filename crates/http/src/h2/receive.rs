@@ -548,7 +548,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         let framing = builder.finish(end_stream);
         decoded.map_err(broken_block)?;
         Counters::up(&connection.worker.counters().requests);
-        Counters::up(&connection.worker.counters().writing);
+        self.writing.up();
         connection.requests.set(connection.requests.get() + 1);
         let mut r = Request::new(plan.clone(), connection.clone(), default, parts);
         r.bytes_read = len as u64;

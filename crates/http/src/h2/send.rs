@@ -36,7 +36,6 @@ use crate::{
     body::{Body, Fault},
     pace::Pace,
     request::Request,
-    worker::Counters,
 };
 
 /// Up to that size pieces are copied behind each other: cheaper than to name them to the kernel.
@@ -417,7 +416,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         for logger in &r.location().loggers {
             logger.log(&r);
         }
-        Counters::down(&self.connection.worker.counters().writing);
+        self.writing.down();
         receive::recycle(r);
     }
 

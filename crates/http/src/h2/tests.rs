@@ -159,3 +159,21 @@ fn a_text_is_sent_whatever_its_status() {
         assert_eq!(of_stream, [kind::HEADERS, kind::DATA], "{status}");
     }
 }
+
+#[test]
+fn a_connection_that_breaks_off_counts_none_of_its_requests() {
+    let mut pair = pair("location / { return 200 text; } location /done { return 204; }");
+    let worker = pair.conn.connection.worker.clone();
+    let writing = || worker.counters().writing.load(Relaxed);
+    // Responses that stay, for want of a window, and one that does not.
+    pair.say(kind::SETTINGS, 0, 0, &[&id::INITIAL_WINDOW_SIZE.to_be_bytes()[..], &[0; 4]].concat());
+    for stream in [1, 3] {
+        pair.say(kind::HEADERS, WHOLE, stream, GET);
+    }
+    pair.say(kind::HEADERS, WHOLE, 5, b"\x82\x86\x44\x05/done\x41\x01a");
+    assert!(pair.go_on().is_pending());
+    assert_eq!(writing(), 2);
+    // As after a panic.
+    drop(pair);
+    assert_eq!(writing(), 0);
+}
