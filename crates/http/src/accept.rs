@@ -32,6 +32,7 @@ use crate::{
     plan::{Plan, PlanHandle},
     proxied,
     request::{Connection, Peer},
+    socket::ClientSocket,
     tls::{self, Shaken},
     worker::{Counters, Listening, Shared, Worker},
 };
@@ -315,7 +316,7 @@ fn start<T: Transport>(
     let open = Open(thread.clone());
     let connection = Rc::new(Connection {
         number: worker.next_connection(),
-        socket: io.socket(),
+        socket: Default::default(),
         remote,
         local,
         requests: Cell::new(0),
@@ -325,6 +326,7 @@ fn start<T: Transport>(
         tls: Default::default(),
         worker: worker.clone(),
     });
+    let io = ClientSocket::new(io, connection.clone());
     let listening = listening.clone();
     let (plan, index) = listening.plan(worker);
     let listener = &plan.listeners[index];

@@ -54,7 +54,7 @@ fn checked(
 ) -> Request {
     let connection = Connection {
         number: 0,
-        socket: None,
+        socket: Default::default(),
         remote: Peer::Unix,
         local: Peer::Unix,
         requests: Cell::new(0),

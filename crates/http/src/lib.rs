@@ -32,6 +32,7 @@ pub mod plan;
 mod proxied;
 pub mod request;
 pub mod response;
+pub mod socket;
 pub mod special;
 pub mod subrequest;
 mod target;

@@ -9,7 +9,6 @@ use std::{
     cell::{Cell, OnceCell, RefCell},
     fmt,
     net::{IpAddr, SocketAddr},
-    os::fd::RawFd,
     rc::Rc,
 };
 
@@ -30,6 +29,7 @@ use crate::{
     plan::{LocId, Location, PlanHandle, Server, ServerId},
     proxied::Proxied,
     response::Response,
+    socket,
     target::KnownHost,
     tls::Tls,
     upstream::{self, ntlm},
@@ -76,8 +76,8 @@ impl fmt::Display for Peer {
 pub struct Connection {
     /// The serial number (`$connection`).
     pub number: u64,
-    /// The socket, which is open as long as requests of it run (`$tcpinfo_rtt`).
-    pub socket: Option<RawFd>,
+    /// The socket (`$tcpinfo_rtt`).
+    pub socket: socket::Number,
     /// The client.
     pub remote: Peer,
     /// Our end.
@@ -97,11 +97,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The same connection, with something said of TLS that is not settled yet.
+    /// The same connection, with something said of TLS that is not settled yet: for questions, asked
+    /// now.
     pub(crate) fn with_tls(&self, tls: Tls) -> Connection {
         Connection {
             number: self.number,
-            socket: self.socket,
+            socket: self.socket.snapshot(),
             remote: self.remote.clone(),
             local: self.local.clone(),
             requests: self.requests.clone(),

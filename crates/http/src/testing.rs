@@ -108,7 +108,7 @@ pub fn request_of(plan: Arc<Plan>, head: &str) -> Request {
     let worker = Rc::new(Worker::new(shared, plan.clone()));
     let connection = Rc::new(Connection {
         number: 1,
-        socket: None,
+        socket: Default::default(),
         remote: Peer::Inet(([127, 0, 0, 1], 4000).into()),
         local: Peer::Inet(([127, 0, 0, 1], 8080).into()),
         requests: Cell::new(1),

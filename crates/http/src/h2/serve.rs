@@ -43,8 +43,9 @@ pub fn serve<T: Transport, G: 'static>(
                 }
             }
         }
-        drop(io);
+        // What is logged now may tell of the connection (`$tcpinfo_rtt`).
         conn.abandon();
+        drop(io);
         poll_fn(|cx| conn.poll_abandoned(cx)).await;
     }
 }

@@ -70,6 +70,7 @@ impl Origin {
             let connection = Connection { stream: link.stream, session };
             let mut kept = Kept::new(connection, link.tag, link.made_ms);
             kept.requests = link.requests + 1;
+            kept.owner = link.owner;
             pool.keep(&group.settings.keepalive, lease.peer(), kept, clock::now_ms());
         }
         let timings = state.with(|attempt| Timings {

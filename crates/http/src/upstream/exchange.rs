@@ -30,7 +30,7 @@ use super::{
     buffers,
     conn::{Connection, Stream},
     head::{self, Verdict},
-    ntlm,
+    ntlm::{self, Claim},
     outgoing::outgoing,
     send::{SendError, Sender},
     settings::Next,
@@ -68,6 +68,8 @@ pub struct Link {
     pub made_ms: u64,
     /// See [`Kept::tag`].
     pub tag: u64,
+    /// See [`Kept::owner`].
+    pub owner: ntlm::Owned,
 }
 
 /// A response of which the head is there.
@@ -122,7 +124,7 @@ async fn ask<'f, P: Protocol>(
     let settings = protocol.settings();
     let group = protocol.group(job).group();
     let mut selection = group.begin(&*r, r.remote().ip());
-    let bound = ntlm::begin(r, group, &mut selection);
+    let claim = ntlm::begin(r, group, &mut selection);
     selection.limit_tries(settings.next_tries);
     let mut x = Exchange {
         protocol,
@@ -131,7 +133,7 @@ async fn ask<'f, P: Protocol>(
         body: body.clone(),
         timer: Timer::new(),
         started_ms: clock::now_ms(),
-        bound,
+        claim,
         sent_any: false,
     };
     loop {
@@ -240,8 +242,8 @@ pub(super) struct Exchange<'a, P: Protocol> {
     body: Outgoing,
     timer: Timer,
     started_ms: u64,
-    /// What connections of this client are told apart by.
-    bound: u64,
+    /// Whose connections it is to have.
+    claim: Claim,
     /// Whether a byte of the request was sent to anybody.
     sent_any: bool,
 }
@@ -336,12 +338,12 @@ impl<P: Protocol> Exchange<'_, P> {
         let (pool, tag) = (group.pool::<Connection>()?, self.tag());
         loop {
             let kept = pool.take(lease.peer(), tag, clock::now_ms())?;
-            let Kept { connection, requests, made_ms, stolen, .. } = kept;
+            let Kept { connection, requests, made_ms, stolen, owner, .. } = kept;
             let connection = if stolen { connection.adopt() } else { Some(connection) };
             if let Some(Connection { stream, session }) = connection
                 && session.as_ref().is_none_or(|session| session.is_quiet())
             {
-                return Some(Link { stream, session, requests, made_ms, tag });
+                return Some(Link { stream, session, requests, made_ms, tag, owner });
             }
         }
     }
@@ -354,7 +356,7 @@ impl<P: Protocol> Exchange<'_, P> {
         };
         let tls = self.protocol.tls(self.job).map_or(0, |(_, identity)| identity.tag);
         // Over TLS, too: the other end may have agreed to nothing.
-        own ^ self.bound ^ tls ^ if self.protocol.alpn().is_some() { OTHER_PROTOCOL } else { 0 }
+        own ^ self.claim.tag ^ tls ^ if self.protocol.alpn().is_some() { OTHER_PROTOCOL } else { 0 }
     }
 
     async fn connect(
@@ -398,8 +400,9 @@ impl<P: Protocol> Exchange<'_, P> {
                     Some(tls) => Box::pin(self.shake_hands(r, client, socket, tls)).await?,
                 };
                 r.upstream.with(|attempt| attempt.connect_ms = Some(attempt.elapsed_ms()));
+                let owner = self.claim.owner.clone();
                 let (made_ms, tag) = (clock::now_ms(), self.tag());
-                Ok(Link { stream, session: None, requests: 0, made_ms, tag })
+                Ok(Link { stream, session: None, requests: 0, made_ms, tag, owner })
             }
             Ok(Err(error)) => {
                 let cause = Errno(&error);

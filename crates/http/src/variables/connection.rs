@@ -39,7 +39,7 @@ pub(super) fn register(registry: &mut Registry<Request>) {
     registry.builtin("remote_port", |r, out| put_port(out, r.remote().port()));
     registry.builtin("server_addr", |r, out| {
         let path = match &r.connection.local {
-            Peer::Unix => r.connection.socket.and_then(unix_path),
+            Peer::Unix => r.connection.socket.ask(unix_path),
             Peer::Inet(_) => None,
         };
         put_ip(out, &r.connection.local)
@@ -60,7 +60,7 @@ pub(super) fn register(registry: &mut Registry<Request>) {
 }
 
 fn tcp(r: &Request, out: &mut Vec<u8>, number: fn(TcpInfo) -> u32) -> bool {
-    let info = r.connection.socket.and_then(tcp_info);
+    let info = r.connection.socket.ask(tcp_info);
     info.is_some_and(|info| put_number(out, number(info).into()))
 }
 

@@ -86,6 +86,42 @@ fn who_authenticates_a_connection_has_it_alone() {
 }
 
 #[test]
+fn what_a_client_has_authenticated_is_closed_with_its_connection() {
+    let gate = Gate::new();
+    let behind = gate.clone();
+    let origin = Origin::start(move |conn| {
+        while let Some(request) = conn.request()? {
+            if request.head.starts_with(b"GET /late") {
+                behind.wait();
+            }
+            conn.send(OK)?;
+        }
+        Ok(())
+    });
+    let http = format!("upstream o {{ server {}; keepalive 9; ntlm; }}", origin.addr());
+    let location = "location / { proxy_pass http://o; proxy_ignore_client_abort on; }";
+    let server = start(Kind::Forebay, &http, location);
+    let mut others = client(&server);
+    ask_on(&mut others, GET);
+    let mut own = client(&server);
+    let asks =
+        |path: &str| format!("GET {path} HTTP/1.1\r\nHost: t\r\nAuthorization: NTLM x\r\n\r\n");
+    ask_on(&mut own, &asks("/"));
+    assert_eq!(origin.open(), 2);
+    drop(own);
+    assert!(wait_for(|| origin.open() == 1, LIMIT), "{} open", origin.open());
+    // Nor is one kept that was in use when its client left.
+    let mut own = client(&server);
+    own.send(asks("/late").as_bytes()).unwrap();
+    origin.wait_requests(3);
+    drop(own);
+    gate.open();
+    assert!(wait_for(|| origin.open() == 1, LIMIT), "{} open", origin.open());
+    assert_eq!(ask_on(&mut others, GET).0, 200, "what is nobody's stays");
+    assert_eq!(origin.connections(), 3);
+}
+
+#[test]
 fn no_more_connections_stay_idle_than_keepalive_says() {
     of_both(|kind| {
         let gate = Gate::new();

@@ -20,7 +20,10 @@ use std::{
     future::poll_fn,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     task::{Context, Poll, Waker},
 };
@@ -63,6 +66,12 @@ impl Default for Settings {
     }
 }
 
+/// Whom connections belong to alone (`ntlm`); they close when it goes.
+#[derive(Default)]
+pub struct Owner {
+    is_gone: AtomicBool,
+}
+
 /// A connection with its history.
 pub struct Kept<C> {
     /// The connection.
@@ -76,12 +85,14 @@ pub struct Kept<C> {
     pub made_ms: u64,
     /// It belongs to the event loop of another thread, and must be taken from there before use.
     pub stolen: bool,
+    /// Whose it is, if it is not anybody's.
+    pub owner: Option<Arc<Owner>>,
 }
 
 impl<C> Kept<C> {
     /// A connection that was just made.
     pub fn new(connection: C, tag: u64, now_ms: u64) -> Kept<C> {
-        Kept { connection, tag, requests: 0, made_ms: now_ms, stolen: false }
+        Kept { connection, tag, requests: 0, made_ms: now_ms, stolen: false, owner: None }
     }
 }
 
@@ -104,6 +115,12 @@ pub struct Counts {
 
 /// The idle connections of a group.
 pub struct Pool<C: Idle>(Arc<Inner<C>>);
+
+impl<C: Idle> Clone for Pool<C> {
+    fn clone(&self) -> Pool<C> {
+        Pool(self.0.clone())
+    }
+}
 
 /// A [`Pool`] whatever its connections are.
 pub(crate) trait AnyPool: Any + Send + Sync {
@@ -259,6 +276,10 @@ impl<C: Idle> Pool<C> {
         let (key, kept) = (peer.key.clone(), Kept { stolen: false, ..kept });
         let mut item = Item { key, thread, since_ms: now_ms, ends_ms, kept };
         let mut keeping = lock(shard);
+        if item.kept.owner.as_ref().is_some_and(|owner| owner.is_gone.load(SeqCst)) {
+            keeping.counts.expired += 1;
+            return;
+        }
         match &keeping.watcher {
             Watcher::Waits(waker) if item.is_closed(waker) => {
                 keeping.counts.closed += 1;
@@ -276,12 +297,24 @@ impl<C: Idle> Pool<C> {
         };
         keeping.items.push_back(item);
         shard.len.store(keeping.items.len(), Relaxed);
+        // Before another thread can take it, and count it off.
+        let idle = self.0.idle.fetch_add(1, Relaxed);
         drop(keeping);
         if let Some(waker) = wake {
             waker.wake();
         }
-        if self.0.idle.fetch_add(1, Relaxed) >= settings.connections {
+        if idle >= settings.connections {
             self.0.evict();
+        }
+    }
+
+    /// Somebody has gone: closes what was kept for it. What it still has in use is not kept any more.
+    pub fn abandon(&self, owner: &Arc<Owner>) {
+        owner.is_gone.store(true, SeqCst);
+        let is_its =
+            |item: &mut Item<C>| item.kept.owner.as_ref().is_some_and(|of| Arc::ptr_eq(of, owner));
+        for shard in self.0.made() {
+            self.0.remove(shard, is_its, |counts| &mut counts.expired);
         }
     }
 
