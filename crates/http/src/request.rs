@@ -473,12 +473,6 @@ impl Request {
         Rc::get_mut(&mut self.input).expect("not shared before the engine runs")
     }
 
-    /// Cuts the head off what was read; the rest belongs to the body or the next request.
-    pub fn split_input(&mut self, consumed: usize) -> Vec<u8> {
-        let buf = &mut self.input_mut().buf;
-        if buf.len() == consumed { Vec::new() } else { buf.split_off(consumed) }
-    }
-
     /// Gives the memory back that the head does not fill, for the time that a slow client takes.
     pub fn fit_input(&mut self) {
         if let Some(Input { buf, .. }) = Rc::get_mut(&mut self.input)

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use forebay_rt::{pool, timer::Timer, transport::Transport};
 use forebay_wire::h1::{BodyLength, chunked::Decoder, encode};
 
+use super::ahead::Ahead;
 use crate::{
     client::{BodyError, Client},
     response::Field,
@@ -30,7 +31,7 @@ enum Left {
 pub struct BodyReader {
     left: Left,
     /// Bytes read beyond what has been handed out; what is left at the end is the next request.
-    pub ahead: Vec<u8>,
+    pub ahead: Ahead,
     handed_out: u64,
     /// How long the last chunk was.
     last_chunk: u64,
@@ -45,7 +46,7 @@ pub struct BodyReader {
 
 impl BodyReader {
     /// For a body of that framing, of which `ahead` has been read already.
-    pub fn new(length: BodyLength, ahead: Vec<u8>, expects_continue: bool) -> BodyReader {
+    pub fn new(length: BodyLength, ahead: Ahead, expects_continue: bool) -> BodyReader {
         let left = match length {
             BodyLength::None | BodyLength::Length(0) => Left::Nothing,
             BodyLength::Length(length) => Left::Bytes(length),
@@ -120,14 +121,7 @@ impl BodyReader {
                     return Ok(None);
                 }
                 let take = usize::try_from(*left).unwrap_or(usize::MAX).min(self.ahead.len());
-                // What fills most of its buffer is handed on as it is.
-                let piece = if take == self.ahead.len() && take > self.ahead.capacity() / 4 {
-                    buffers::freeze(std::mem::take(&mut self.ahead))
-                } else {
-                    let piece = Bytes::copy_from_slice(&self.ahead[..take]);
-                    self.ahead.drain(..take);
-                    piece
-                };
+                let piece = self.ahead.take(take);
                 *left -= take as u64;
                 self.wire_bytes += take as u64;
                 if *left == 0 {
@@ -155,7 +149,7 @@ impl BodyReader {
                         break;
                     }
                 }
-                self.ahead.drain(..consumed);
+                self.ahead.skip(consumed);
                 self.wire_bytes += consumed as u64;
                 self.last_chunk = decoder.chunk().0;
                 if done {
@@ -230,11 +224,7 @@ impl<T: Transport> H1Client<'_, T> {
                 self.lost(error.raw_os_error().map_or(BodyError::Gone, BodyError::Broken))
             }
             Poll::Ready(Ok(_)) => {
-                if self.body.ahead.is_empty() {
-                    std::mem::swap(&mut self.body.ahead, &mut buffer);
-                } else {
-                    self.body.ahead.extend_from_slice(&buffer);
-                }
+                self.body.ahead.append(&mut buffer);
                 Poll::Ready(Ok(()))
             }
         };
@@ -346,7 +336,7 @@ mod tests {
         clock::pause();
         let (mut io, timer) = (Line::default(), Timer::new());
         io.0.is_full.set(true);
-        let mut body = BodyReader::new(BodyLength::Length(5), Vec::new(), true);
+        let mut body = BodyReader::new(BodyLength::Length(5), Ahead::default(), true);
         let mut client =
             H1Client { io: &mut io, timer: &timer, body: &mut body, interim: b"", armed: false };
         let mut poll = || client.poll_body(0, 5_000, &mut Context::from_waker(Waker::noop()));
@@ -360,7 +350,7 @@ mod tests {
         clock::pause();
         let (mut io, timer) = (Line::default(), Timer::new());
         io.0.is_full.set(true);
-        let mut body = BodyReader::new(BodyLength::None, Vec::new(), false);
+        let mut body = BodyReader::new(BodyLength::None, Ahead::default(), false);
         let mut client =
             H1Client { io: &mut io, timer: &timer, body: &mut body, interim: b"", armed: false };
         client.hint(103, &[]);

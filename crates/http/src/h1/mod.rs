@@ -6,6 +6,7 @@
 //!
 //! Answers nginx's `ngx_http_request.c`. RFC 9112.
 
+mod ahead;
 mod body;
 mod close;
 mod complain;

@@ -22,6 +22,7 @@ use forebay_wire::{
 };
 
 use super::{
+    ahead::Ahead,
     body::{BodyReader, H1Client},
     close, complain,
     head::{self, Framing},
@@ -44,7 +45,7 @@ enum Next {
     /// Wait for the next one, that long.
     Wait { keepalive_ms: u64 },
     /// The next one has arrived already, at least in part.
-    Ready(Vec<u8>),
+    Ready(Ahead),
     /// The connection ends.
     Close,
 }
@@ -78,7 +79,8 @@ pub fn serve<T: Transport, G: 'static>(
                     Arrived::Shed => return,
                 },
             };
-            match Pooled::new(active(&mut io, &timer, &connection, &listening, buf)).await {
+            let ahead = Ahead::from(buf);
+            match Pooled::new(active(&mut io, &timer, &connection, &listening, ahead)).await {
                 Some(keepalive_ms) => timer.arm(keepalive_ms),
                 None => return,
             }
@@ -123,7 +125,7 @@ async fn active<T: Transport>(
     timer: &Timer,
     connection: &Rc<Connection>,
     listening: &Listening,
-    mut buf: Vec<u8>,
+    mut ahead: Ahead,
 ) -> Option<u64> {
     let mut warm = WARM
         .with_borrow_mut(Vec::pop)
@@ -132,12 +134,12 @@ async fn active<T: Transport>(
     let mut pipelined = false;
     let mut in_turn = 0;
     let idle = loop {
-        let next = exchange(io, timer, connection, listening, &mut warm, buf, pipelined).await;
+        let next = exchange(io, timer, connection, listening, &mut warm, ahead, pipelined).await;
         let gone = connection.worker.quitting.get() || listening.is_gone();
         match next {
             Next::Close => break None,
-            Next::Ready(ahead) => {
-                (buf, pipelined) = (ahead, true);
+            Next::Ready(more) => {
+                (ahead, pipelined) = (more, true);
                 in_turn = (in_turn + 1) % MAX_IN_TURN;
                 if in_turn == 0 {
                     task::yield_now().await;
@@ -149,7 +151,7 @@ async fn active<T: Transport>(
                 let patience = keepalive_ms.min(WARM_MS);
                 timer.arm(patience);
                 match wait(io, timer, Idle::Kept).await {
-                    Arrived::Bytes(bytes) => (buf, pipelined) = (bytes, false),
+                    Arrived::Bytes(bytes) => (ahead, pipelined) = (bytes.into(), false),
                     Arrived::TimedOut if keepalive_ms > patience => {
                         break Some(keepalive_ms - patience);
                     }
@@ -253,7 +255,7 @@ async fn exchange<T: Transport>(
     connection: &Rc<Connection>,
     listening: &Listening,
     warm: &mut Warm,
-    buf: Vec<u8>,
+    mut ahead: Ahead,
     pipelined: bool,
 ) -> Next {
     let worker = &connection.worker;
@@ -268,12 +270,12 @@ async fn exchange<T: Transport>(
     connection.requests.set(connection.requests.get() + 1);
     let Some(mut parts) = warm.parts.take() else { return Next::Close };
     let input = parts.input();
-    input.begin(buf, pipelined);
+    input.begin(ahead.begin_head(), pipelined);
     let options = plan.server(default).settings;
     let parsed = {
         let _reading = Counted::new(&counters.reading);
         timer.arm(options.client_header_timeout_ms);
-        read_head(io, timer, &mut warm.parser, input, &options.head).await
+        read_head(io, timer, &mut warm.parser, input, &mut ahead, &options.head).await
     };
     timer.disarm();
     warm.parser.swap_head(&mut input.head);
@@ -281,7 +283,7 @@ async fn exchange<T: Transport>(
     let mut r = Request::new(plan.clone(), connection.clone(), default, parts);
     let next = match parsed {
         Ok(consumed) => {
-            let ahead = r.split_input(consumed);
+            ahead.end_head(&mut r.input_mut().buf, consumed);
             let verdict = prepare(&mut r, &plan, names);
             // Nobody would answer the next one.
             r.keep_alive &= !listening.is_gone();
@@ -289,12 +291,14 @@ async fn exchange<T: Transport>(
             converse(io, timer, &plan, &mut r, ahead, verdict).await
         }
         Err(HeadError::Rejected(reject)) => {
+            // The line that the log shows may be longer than what was looked at.
+            ahead.more_of_head(&mut r.input_mut().buf, usize::MAX);
             if r.version() == Version::Http09 && reject != Reject::Invalid09Method {
                 // Which version it would have been is not known: the answer has a head.
                 r.input_mut().head.version = Version::Http10;
             }
             let reject = prepare_refusal(&mut r, &plan, names, reject);
-            converse(io, timer, &plan, &mut r, Vec::new(), Err(reject)).await
+            converse(io, timer, &plan, &mut r, Ahead::default(), Err(reject)).await
         }
         Err(HeadError::Gone) => {
             complain::gone(&mut r);
@@ -318,7 +322,7 @@ async fn converse<T: Transport>(
     timer: &Timer,
     plan: &Plan,
     r: &mut Request,
-    ahead: Vec<u8>,
+    ahead: Ahead,
     verdict: Result<(), Reject>,
 ) -> Next {
     r.bytes_read = r.input.buf.len() as u64;
@@ -368,6 +372,7 @@ async fn read_head<T: Transport>(
     timer: &Timer,
     parser: &mut Parser,
     input: &mut Input,
+    ahead: &mut Ahead,
     options: &h1::Options,
 ) -> Result<usize, HeadError> {
     parser.reset();
@@ -377,6 +382,12 @@ async fn read_head<T: Transport>(
             Ok(Progress::Partial) => {}
             Err(reject) => return Err(HeadError::Rejected(reject)),
         }
+        let twice = input.buf.len();
+        if ahead.more_of_head(&mut input.buf, twice) {
+            continue;
+        }
+        // What comes from here on is in the one buffer alone.
+        *ahead = Ahead::default();
         if input.buf.capacity() - input.buf.len() < 1024 {
             input.buf.reserve(input.buf.len());
         }
@@ -508,7 +519,7 @@ async fn respond<T: Transport>(
     }
     if let Some(tunnel) = r.response.tunnel.take() {
         let ahead = mem::take(&mut body.ahead);
-        let moved = tunnel.run(io, timer, ahead).await;
+        let moved = tunnel.run(io, timer, ahead.into_vec()).await;
         r.bytes_sent += moved.sent;
         r.bytes_read += moved.read;
         return Next::Close;

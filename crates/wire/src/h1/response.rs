@@ -156,9 +156,9 @@ pub struct ResponseParser {
 }
 
 impl ResponseParser {
-    /// A parser that uses the memory of an old head.
-    pub fn with_head(mut head: ResponseHead) -> ResponseParser {
-        head.clear();
+    /// A parser that uses the memory of an old head, of which nothing is left.
+    pub fn with_head(head: ResponseHead) -> ResponseParser {
+        debug_assert!(head.fields.is_empty() && head.skipped.is_empty());
         ResponseParser { head, ..ResponseParser::default() }
     }
 
