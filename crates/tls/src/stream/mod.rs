@@ -59,8 +59,6 @@ pub struct State {
     /// A message of the handshake protocol that is not whole yet.
     message: Vec<u8>,
     empty: u8,
-    /// A `KeyUpdate` of ours is in the output.
-    updated: bool,
     /// The peer has said that it sends no more.
     peer_closed: bool,
     /// We have.
@@ -114,7 +112,6 @@ impl State {
             input: Input::default(),
             message: Vec::new(),
             empty: 0,
-            updated: false,
             peer_closed: false,
             closed: false,
             broken: false,
@@ -196,11 +193,15 @@ impl State {
             Kernel::Client(kernel) => kernel.update_tx_secret(),
             Kernel::None => return Err(self.fail("too many records")),
         };
-        self.queue(kind::HANDSHAKE, &[24, 0, 0, 1, 0]);
-        self.updated = true;
+        self.queue_update();
         let key = renewed.ok().and_then(|new| Key::new(new, rustls::ProtocolVersion::TLSv1_3));
         self.sealing = key.ok_or_else(|| self.fail("key update failed"))?;
         Ok(())
+    }
+
+    fn queue_update(&mut self) {
+        self.queue(kind::HANDSHAKE, &[24, 0, 0, 1, 0]);
+        self.output.update_ends = self.output.gone + self.output.bytes.len();
     }
 
     fn renew_opening(&mut self) -> io::Result<()> {
@@ -285,7 +286,7 @@ impl State {
                 self.renew_opening()?;
                 // One answer will do for all that come before it leaves (RFC 8446 §4.6.3): who asks
                 // and does not read makes nothing grow.
-                let answered = self.updated && !self.output.is_empty();
+                let answered = self.output.has_update();
                 match body {
                     [1] if !answered => self.renew_sealing(),
                     _ => Ok(()),

@@ -36,11 +36,18 @@ pub(super) struct Output {
     pub(super) reported: usize,
     /// Never tried yet: it may leave together with what follows.
     pub(super) deferred: bool,
+    /// Where in the batch a `KeyUpdate` of ours ends; 0: none is in it.
+    pub(super) update_ends: usize,
 }
 
 impl Output {
     pub(super) fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
+    }
+
+    /// Whether a `KeyUpdate` of ours has not left yet.
+    pub(super) fn has_update(&self) -> bool {
+        self.update_ends > self.gone + self.at
     }
 
     /// How much of the plaintext is in records that left whole, and was not reported yet.
@@ -64,10 +71,12 @@ impl State {
             _ => std::mem::take(&mut self.output.bytes),
         };
         bytes.clear();
-        let len = sealed.as_ref().map_or(0, |sealed| sealed.len);
+        let (len, update_ends) =
+            sealed.as_ref().map_or((0, 0), |sealed| (sealed.len, sealed.update_ends));
         bytes.extend_from_slice(&scratch[..len]);
         SCRATCH.set(scratch);
-        self.output = Output { bytes, front: len, deferred: true, ..Output::default() };
+        self.output =
+            Output { bytes, front: len, deferred: true, update_ends, ..Output::default() };
         sealed.map(|sealed| sealed.plain)
     }
 }
@@ -201,6 +210,7 @@ struct Sealed {
     front: usize,
     plain: usize,
     len: usize,
+    update_ends: usize,
 }
 
 fn seal_into(
@@ -211,6 +221,7 @@ fn seal_into(
 ) -> io::Result<Sealed> {
     let overhead = state.sealing.overhead();
     let front = state.output.bytes.len() - state.output.at;
+    let update_ends = state.output.update_ends.saturating_sub(state.output.gone + state.output.at);
     let records = total.div_ceil(state.record_bytes);
     let room = front + total + records * overhead;
     if scratch.len() < room {
@@ -234,7 +245,7 @@ fn seal_into(
             break;
         }
     }
-    Ok(Sealed { front, plain: sealed, len: at })
+    Ok(Sealed { front, plain: sealed, len: at, update_ends })
 }
 
 /// Sends the batch as far as the socket takes it at once; the plaintext in it.
@@ -266,6 +277,7 @@ fn send_sealed<T: Transport>(
         plain: sealed.plain,
         reported: 0,
         deferred: false,
+        update_ends: sealed.update_ends,
     };
     Ok(sealed.plain)
 }

@@ -188,6 +188,30 @@ fn what_a_slow_socket_leaves_is_sent_once_and_reported_by_whole_records() {
 }
 
 #[test]
+fn an_update_of_ours_is_under_way_until_it_has_left() {
+    let mut stream = stream(ProtocolVersion::TLSv1_3, 16 << 10);
+    let has_update = |stream: &mut TlsStream<Fake>| stream.parts().unwrap().1.output.has_update();
+    let write = |stream: &mut TlsStream<Fake>| {
+        let _ = stream.poll_write(&mut cx(), &[IoSlice::new(&[b'x'; 5000])], false);
+    };
+    assert!(!has_update(&mut stream));
+    let (io, state) = stream.parts().unwrap();
+    state.queue_update();
+    let record = state.output.bytes.len();
+    io.takes = record - 1;
+    assert!(has_update(&mut stream));
+    write(&mut stream);
+    assert!(has_update(&mut stream), "all but a byte of it left, with what follows behind it");
+    write(&mut stream);
+    let (_, state) = stream.parts().unwrap();
+    assert!(!state.output.is_empty() && !state.output.has_update(), "what waits is younger");
+    // Nor is the next one taken for the last.
+    let (_, state) = stream.parts().unwrap();
+    state.queue_update();
+    assert!(state.output.has_update());
+}
+
+#[test]
 fn what_must_not_come_ends_the_connection_with_an_alert() {
     let update: &[u8] = &[24, 0, 0, 1, 1];
     let hello_request: &[u8] = &[0, 0, 0, 0];
