@@ -40,11 +40,7 @@ pub fn choose<'a>(list: &'a List, selection: &mut Selection, now_ms: u64) -> Opt
     let mut found = None;
     while tries <= MAX_TRIES {
         // ((crc32([REHASH] KEY) >> 16) & 0x7fff) + PREV_HASH, with REHASH omitted the first time.
-        let crc = match rehash {
-            0 => Crc32::default(),
-            n => decimal(n, |digits| Crc32::default().update(digits)),
-        };
-        sum = sum.wrapping_add(crc.update(text.bytes()).value() >> 16 & 0x7fff);
+        sum = sum.wrapping_add(rehashed(rehash).update(text.bytes()).value() >> 16 & 0x7fff);
         rehash += 1;
         let Some(peer) = list.at_weight(sum.into()) else { break };
         if is_usable(peer, selection, now_ms) {
@@ -58,10 +54,17 @@ pub fn choose<'a>(list: &'a List, selection: &mut Selection, now_ms: u64) -> Opt
     found
 }
 
-/// A number of at most two digits, as text.
-fn decimal<T>(n: u32, f: impl FnOnce(&[u8]) -> T) -> T {
-    let digits = [b'0' + (n / 10 % 10) as u8, b'0' + (n % 10) as u8];
-    f(&digits[usize::from(n < 10)..])
+/// `crc32(REHASH …)`. A group of many servers may take more than two digits: each that failed counts.
+fn rehashed(n: u32) -> Crc32 {
+    let mut digits = [0; 10];
+    let mut from = digits.len();
+    let mut left = n;
+    while left > 0 {
+        from -= 1;
+        digits[from] = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    Crc32::default().update(&digits[from..])
 }
 
 /// `ngx_http_upstream_get_chash_peer`.
@@ -215,8 +218,12 @@ mod tests {
 
     #[test]
     fn rehashes_are_counted_in_decimal() {
-        for n in [1, 9, 10, 21] {
-            assert_eq!(decimal(n, <[u8]>::to_vec), n.to_string().into_bytes());
+        // So many servers may have failed before.
+        for n in [1, 9, 10, 21, 99, 100, 12_345] {
+            let text = format!("{n}key");
+            let want = Crc32::default().update(text.as_bytes()).value();
+            assert_eq!(rehashed(n).update(b"key").value(), want, "{n}");
         }
+        assert_eq!(rehashed(0).value(), Crc32::default().value(), "omitted");
     }
 }
