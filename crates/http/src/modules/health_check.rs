@@ -48,7 +48,8 @@ impl Module for HealthCheck {
             Arity::ANY,
             "Checks on the servers that this location passes requests to: interval=, jitter=, \
              fails=, passes=, uri=, mandatory, persistent, match=, port=, keepalive_time=. They ask with \
-             GET and the fields Host and Connection only.",
+             GET and the fields Host and Connection only, for uri= as it is written: a check belongs \
+             to no request, so there are no variables in it.",
             |c, n, _| {
                 c.checks.push((directives::health_check(n)?, n.span));
                 Ok(())

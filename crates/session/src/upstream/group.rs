@@ -398,7 +398,7 @@ impl Group {
                     Some(peer) if kept => peer.clone(),
                     before => {
                         let state = before.map_or_else(Arc::<State>::default, |p| p.state.clone());
-                        state.prepare(&self.settings.checks);
+                        state.checks.prepare(&self.settings.checks);
                         let addr = found.addr.clone();
                         Arc::new(Peer::new(addr, server, weights, is_backup, state, shared.clone()))
                     }

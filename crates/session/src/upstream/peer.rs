@@ -79,20 +79,11 @@ pub(crate) struct State {
     checked_s: AtomicU64,
     /// Since when its weight grows again, in milliseconds; 0: it does not.
     slow_since_ms: AtomicU64,
-    /// How many health checks say that it must not be asked.
-    unhealthy: AtomicU32,
     /// Average times.
     header: Average,
     response: Average,
     /// What the health checks know of it, one after the other.
     pub checks: health::Memory,
-}
-
-impl State {
-    /// Makes ready for the checks of a configuration.
-    pub fn prepare(&self, checks: &[Arc<health::Check>]) {
-        self.checks.prepare(checks, &self.unhealthy);
-    }
 }
 
 /// A moving average of times in milliseconds, in 1/256 ms; 0: nothing is known yet.
@@ -184,7 +175,7 @@ impl Peer {
 
     /// Whether all health checks find it well.
     pub fn is_healthy(&self) -> bool {
-        self.state.unhealthy.load(Relaxed) == 0
+        self.state.checks.all_up()
     }
 
     /// What the health check of that number knows of it.
@@ -314,15 +305,11 @@ impl Peer {
         }
     }
 
-    /// A health check changed its mind; what the checks know is locked.
-    pub(crate) fn judge(&self, healthy: bool, now_ms: u64) {
-        if !healthy {
-            self.state.unhealthy.fetch_add(1, Relaxed);
-        } else if self.state.unhealthy.fetch_sub(1, Relaxed) == 1 {
-            self.state.fails.store(0, Relaxed);
-            self.start_slowly(now_ms);
-            self.shared.wake_all();
-        }
+    /// Its health checks pass again.
+    pub(crate) fn recovered(&self, now_ms: u64) {
+        self.state.fails.store(0, Relaxed);
+        self.start_slowly(now_ms);
+        self.shared.wake_all();
     }
 
     /// How long a request to it would take, judged by how long others took and how many there are now

@@ -437,9 +437,10 @@ fn a_server_that_drains_gets_nothing_new() {
 fn a_server_that_is_well_again_starts_slowly() {
     let mut fixture = Fixture::new(&["slow_start=10000", ""], "");
     let first = fixture.group.peers()[0].clone();
-    first.judge(false, NOW_MS);
+    first.state.checks.say_down(1);
     assert_eq!((0..4).map(|_| fixture.request("", NOW_MS)).collect::<String>(), "2222");
-    first.judge(true, NOW_MS);
+    first.state.checks.say_down(0);
+    first.recovered(NOW_MS);
     let mut share = |after_ms: u64| {
         let picks = (0..1000).map(|_| fixture.request("", NOW_MS + after_ms));
         picks.filter(|digit| digit == "1").count()

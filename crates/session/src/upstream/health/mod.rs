@@ -148,7 +148,25 @@ impl Kind {
 
 /// What the checks of a group know of a peer, in their order.
 #[derive(Default)]
-pub(crate) struct Memory(Mutex<Vec<Record>>);
+pub(crate) struct Memory {
+    records: Mutex<Vec<Record>>,
+    /// How many of them say that the peer is down, for those who do not want the lock.
+    down: AtomicU32,
+}
+
+/// What the checks know, while it is being changed: how many say "down" is counted anew before anybody
+/// else can look, so that reloads and checks at the same moment always agree.
+struct Changing<'a> {
+    records: MutexGuard<'a, Vec<Record>>,
+    down: &'a AtomicU32,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let down = self.records.iter().filter(|record| !record.up).count();
+        self.down.store(down as u32, Relaxed);
+    }
+}
 
 /// What a check knows of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,17 +225,30 @@ impl Check {
 
 impl Memory {
     fn records(&self) -> MutexGuard<'_, Vec<Record>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for the checks of a configuration; `down` becomes how many say that the peer is down.
-    pub fn prepare(&self, checks: &[Arc<Check>], down: &AtomicU32) {
-        let mut records = self.records();
-        let old = std::mem::take(&mut *records);
+    fn change(&self) -> Changing<'_> {
+        Changing { records: self.records(), down: &self.down }
+    }
+
+    /// Makes room for the checks of a configuration.
+    pub fn prepare(&self, checks: &[Arc<Check>]) {
+        let mut changing = self.change();
+        let old = std::mem::take(&mut *changing.records);
         let new = checks.iter().enumerate();
-        *records = new.map(|(n, check)| check.inherited(old.get(n).copied())).collect();
-        // Before the lock is given free: a check of the configuration before may be about to count.
-        down.store(records.iter().filter(|record| !record.up).count() as u32, Relaxed);
+        *changing.records = new.map(|(n, check)| check.inherited(old.get(n).copied())).collect();
+    }
+
+    /// As if so many checks had said so.
+    #[cfg(test)]
+    pub fn say_down(&self, checks: u32) {
+        self.down.store(checks, Relaxed);
+    }
+
+    /// Whether no check says that the peer is down.
+    pub fn all_up(&self) -> bool {
+        self.down.load(Relaxed) == 0
     }
 
     /// What a check of that number knows.
@@ -229,9 +260,9 @@ impl Memory {
 /// Notes how a check of a peer ended, and decides (`ngx_http_upstream_check_status_update`).
 /// `stage`: what was being done when it failed.
 fn note(check: &Check, number: usize, peer: &Peer, passed: bool, now_ms: u64) -> Option<bool> {
-    let mut records = peer.state.checks.records();
+    let mut changing = peer.state.checks.change();
     // Another configuration may have fewer checks.
-    let record = records.get_mut(number)?;
+    let record = changing.records.get_mut(number)?;
     record.checks += 1;
     let before = record.up;
     if passed {
@@ -254,8 +285,10 @@ fn note(check: &Check, number: usize, peer: &Peer, passed: bool, now_ms: u64) ->
     if before == up {
         return None;
     }
-    // Under the lock, as in `prepare`.
-    peer.judge(up, now_ms);
+    drop(changing);
+    if up && peer.is_healthy() {
+        peer.recovered(now_ms);
+    }
     Some(up)
 }
 

@@ -171,6 +171,10 @@ fn a_server_that_is_not_there_or_says_nothing_fails() {
 #[test]
 fn the_request_is_what_the_directive_says() {
     let cases = [
+        (
+            plus("uri=/$uri?${a}", ""),
+            "GET /$uri?${a} HTTP/1.0\r\nHost: backend\r\nConnection: close\r\n\r\n",
+        ),
         (plus("uri=/x?y", ""), "GET /x?y HTTP/1.0\r\nHost: backend\r\nConnection: close\r\n\r\n"),
         (tengine("check type=http;"), "GET / HTTP/1.0\r\n\r\n"),
         (
@@ -284,6 +288,24 @@ fn a_reload_goes_on_with_what_is_known() {
 }
 
 #[test]
+fn how_many_checks_say_down_is_counted_anew_with_each_note_and_reload() {
+    let group = group(plus("", ""));
+    let (checks, peer) = (&group.settings.checks, &group.peers()[0]);
+    let agrees = || peer.health(0).unwrap().up == peer.is_healthy();
+    for passed in [true, false, false, true] {
+        // Whatever somebody else may have left.
+        for wrong in [0, 1, u32::MAX] {
+            peer.state.checks.say_down(wrong);
+            note(&checks[0], 0, peer, passed, 1000);
+            assert!(agrees(), "{passed} {wrong}");
+            peer.state.checks.say_down(wrong);
+            peer.state.checks.prepare(checks);
+            assert!(agrees(), "reload, {passed} {wrong}");
+        }
+    }
+}
+
+#[test]
 fn a_reload_and_a_check_at_the_same_moment_agree() {
     const ROUNDS: usize = 5000;
     let group = group(plus("", ""));
@@ -294,7 +316,7 @@ fn a_reload_and_a_check_at_the_same_moment_agree() {
             for _ in 0..ROUNDS {
                 round.wait();
                 // One of them falls among the notes, and none comes after them.
-                (0..3).for_each(|_| peer.state.prepare(&group.settings.checks));
+                (0..3).for_each(|_| peer.state.checks.prepare(&group.settings.checks));
                 round.wait();
             }
         });
@@ -306,7 +328,7 @@ fn a_reload_and_a_check_at_the_same_moment_agree() {
             }
             round.wait();
             agree += usize::from(peer.health(0).unwrap().up == peer.is_healthy());
-            peer.state.prepare(&group.settings.checks);
+            peer.state.checks.prepare(&group.settings.checks);
         }
         assert_eq!(agree, ROUNDS);
     });
