@@ -226,3 +226,17 @@ fn mistakes_are_told_in_nginx_words() {
         assert!(error.contains(want), "{conf}: {error}");
     }
 }
+
+#[test]
+fn a_copy_waits_for_nobody_and_has_an_end() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let dir = folder();
+    let root = dir.path().join("root");
+    mknodat(CWD, root.join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", root.join("zero")).unwrap();
+    for (from, to, want) in [("pipe", "new", 204), ("zero", "new", 204), ("a", "pipe", 500)] {
+        let fields = format!("Destination: /{to}\r\n");
+        assert_eq!(answer(&dir, "", &format!("COPY /{from}"), &fields, None), want, "{from} {to}");
+    }
+    assert_eq!(fs::read(root.join("new")).unwrap(), b"");
+}

@@ -106,11 +106,17 @@ pub async fn copy_file(
     access: Option<u32>,
 ) -> Result<(), u16> {
     let open_failed = |path: &Path, error: io::Error| told(r, "open()", path, &error);
-    let mut source = File::open(from).map_err(|error| open_failed(from, error))?;
+    // Nobody may ever be at the other end of a pipe: nginx waits for that, with all its connections.
+    let no_wait = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let source = File::options().read(true).custom_flags(no_wait).open(from);
+    let source = source.map_err(|error| open_failed(from, error))?;
     let stat = source.metadata().map_err(|error| told(r, "fstat()", from, &error))?;
+    // What it has now: it may grow as fast as it is copied.
+    let mut source = source.take(stat.len());
     let mode = access.unwrap_or(stat.permissions().mode() & 0o777);
     let mut options = File::options();
-    let target = options.write(true).create(true).truncate(true).mode(mode).open(to);
+    options.write(true).create(true).truncate(true).custom_flags(no_wait);
+    let target = options.mode(mode).open(to);
     let mut target = target.map_err(|error| open_failed(to, error))?;
     let mut buffer = vec![0; STEP];
     loop {

@@ -21,6 +21,8 @@ pub enum Broken {
     MoovTooLarge(u64),
     /// There are two of that name.
     Duplicate(&'static str),
+    /// More tracks than any film has.
+    TooManyTraks,
     /// There is none of that name: `trak`, or what it must have.
     Missing(&'static str),
     /// `mdat` is missing.
@@ -56,6 +58,7 @@ impl Broken {
             ),
             Broken::Duplicate(name) => format!("duplicate mp4 {name} atom in \"{path}\""),
             Broken::Missing(name) => format!("no mp4 {name} atoms were found in \"{path}\""),
+            Broken::TooManyTraks => format!("too many mp4 trak atoms in \"{path}\""),
             Broken::NoMdat => format!("no mp4 mdat atom was found in \"{path}\""),
             Broken::Compressed => {
                 format!("\"{path}\" mp4 compressed moov atom (cmov) is not supported")

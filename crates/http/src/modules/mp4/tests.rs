@@ -253,3 +253,12 @@ fn times_have_three_digits_behind_the_point() {
     assert_eq!(part_of(b"start=3&end=1"), Some((3000, 0)));
     assert_eq!(part_of(b"end=0"), None);
 }
+
+#[test]
+fn tracks_are_bounded() {
+    for (traks, want) in [(1024, None), (1025, Some(Broken::TooManyTraks))] {
+        let part = Part { start_ms: 1, length_ms: 0, start_key_frame: false, max_moov: 1 << 20 };
+        let moov = [0, 0, 0, 8, b't', b'r', b'a', b'k'].repeat(traks);
+        assert_eq!(Moov::parse(moov, &part).err(), want, "{traks}");
+    }
+}
