@@ -13,6 +13,7 @@ mod requests;
 mod responses;
 mod transparent;
 mod tunnels;
+mod waiting;
 
 use std::net::SocketAddr;
 use std::time::Duration;
