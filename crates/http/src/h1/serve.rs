@@ -664,7 +664,10 @@ async fn keep<T: Transport>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{self, Line};
+    use crate::{
+        socket::ClientSocket,
+        testing::{self, Line},
+    };
     use forebay_rt::{listen::Addr, transport::Socket};
     use std::{
         pin::pin,
@@ -672,16 +675,16 @@ mod tests {
     };
 
     #[test]
-    fn an_idle_connection_is_a_task_of_152_bytes() {
+    fn an_idle_connection_is_a_task_of_160_bytes() {
         let connection =
             testing::request("", "GET / HTTP/1.1\r\nHost: a\r\n\r\n").connection.clone();
         let addr = Addr::Unix("/".into());
         let listening = Rc::new(Listening::new(addr, 0));
         let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
-        let serving =
-            serve(connection.clone(), Socket::new(socket.into()), connection, listening, None);
+        let socket = ClientSocket::new(Socket::new(socket.into()), connection.clone());
+        let serving = serve(connection.clone(), socket, connection, listening, None);
         // The event loop boxes it as it is.
-        assert!(size_of_val(&serving) <= 152, "{}", size_of_val(&serving));
+        assert!(size_of_val(&serving) <= 160, "{}", size_of_val(&serving));
     }
 
     #[test]

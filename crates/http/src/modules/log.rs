@@ -275,6 +275,9 @@ struct AccessLog {
     cache: Option<Arc<CacheConf>>,
 }
 
+/// How much memory for lines a thread keeps, in bytes; a longer line (`$request_body`) gives its back.
+const LINE_BYTES: usize = 64 << 10;
+
 thread_local! {
     static LINE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
@@ -288,7 +291,9 @@ impl Logger for AccessLog {
                 entry.write(r, self.cache.as_ref(), &mut line);
             }
         }
-        LINE.set(line);
+        if line.capacity() <= LINE_BYTES {
+            LINE.set(line);
+        }
     }
 }
 

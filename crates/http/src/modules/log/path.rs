@@ -117,7 +117,10 @@ impl LogPath {
         let open = || files::open_log(r, path);
         let opened = match cache {
             Some(conf) => with_cache(conf, |cache| cache.open(path, conf, clock::now_ms(), open)),
-            None => open().map(Rc::new),
+            None => {
+                CACHES.with_borrow_mut(forget);
+                open().map(Rc::new)
+            }
         };
         let name = String::from_utf8_lossy(path);
         let file = match opened {
@@ -155,12 +158,20 @@ fn write_once(mut file: &File, line: &[u8]) -> io::Result<()> {
     }
 }
 
+/// Closes the files of configurations that are gone: the last request under one may end long after the
+/// first under the next.
+fn forget(caches: &mut Vec<(Weak<CacheConf>, Cache)>) {
+    caches.retain(|(conf, _)| conf.strong_count() > 0);
+}
+
 fn with_cache<T>(conf: &Arc<CacheConf>, use_it: impl FnOnce(&mut Cache) -> T) -> T {
     CACHES.with_borrow_mut(|caches| {
+        if caches.len() > 1 {
+            forget(caches);
+        }
         let known = caches.iter().position(|(weak, _)| Weak::as_ptr(weak) == Arc::as_ptr(conf));
         let index = known.unwrap_or_else(|| {
-            // Those of configurations that are gone close their files.
-            caches.retain(|(conf, _)| conf.strong_count() > 0);
+            forget(caches);
             caches.push((Arc::downgrade(conf), Cache::default()));
             caches.len() - 1
         });
@@ -289,5 +300,21 @@ mod tests {
         opens(&mut cache, b"c", 0);
         assert!(!opens(&mut cache, b"a", 0));
         assert!(opens(&mut cache, b"b", 0));
+    }
+
+    #[test]
+    fn files_of_a_configuration_close_when_its_last_request_has_ended() {
+        let (old, new) = (Arc::new(CONF), Arc::new(CONF));
+        let caches = || CACHES.with_borrow(Vec::len);
+        with_cache(&old, |cache| opens(cache, b"/dev/null", 0));
+        with_cache(&new, |cache| opens(cache, b"/dev/null", 0));
+        assert_eq!(caches(), 2, "requests of both are under way");
+        drop(old);
+        with_cache(&new, |cache| opens(cache, b"/dev/null", 0));
+        assert_eq!(caches(), 1);
+        drop(new);
+        // Nothing is kept open any more.
+        CACHES.with_borrow_mut(forget);
+        assert_eq!(caches(), 0);
     }
 }

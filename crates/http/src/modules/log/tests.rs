@@ -258,3 +258,20 @@ fn what_is_right_loads() {
         assert_eq!(plan(conf).err(), None, "{conf}");
     }
 }
+
+#[test]
+fn a_long_line_leaves_no_memory_behind() {
+    let kept = || {
+        let line = super::LINE.take();
+        let capacity = line.capacity();
+        super::LINE.set(line);
+        capacity
+    };
+    let long = |bytes: usize| {
+        line("$http_x", &format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(bytes)), |_| {})
+    };
+    assert_eq!(long(100).len(), 101);
+    assert!((101..1000).contains(&kept()));
+    assert_eq!(long(100_000).len(), 100_001);
+    assert!(kept() < 1000);
+}
