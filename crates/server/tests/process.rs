@@ -51,8 +51,13 @@ fn is_refused(addr: SocketAddr) -> bool {
 }
 
 fn worker(server: &Server) -> process::Pid {
-    assert!(wait_for(|| server.worker_pids().len() == 1, LIMIT), "{}", server.error_log());
-    server.worker_pids()[0]
+    let mut found = Vec::new();
+    let is_alone = || {
+        found = server.worker_pids();
+        found.len() == 1
+    };
+    assert!(wait_for(is_alone, LIMIT), "{}", server.error_log());
+    found[0]
 }
 
 fn kill(pid: process::Pid, signal: &str) {

@@ -81,6 +81,8 @@ pub struct Server {
     dir: TempDir,
     temp_paths: &'static str,
     exited: bool,
+    /// Whether its process group was.
+    is_killed: bool,
 }
 
 impl Builder {
@@ -159,7 +161,15 @@ impl Builder {
             .process_group(0)
             .spawn()
             .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", binary.display())))?;
-        Ok(Server { kind: self.kind, child, ports, dir, temp_paths, exited: false })
+        Ok(Server {
+            kind: self.kind,
+            child,
+            ports,
+            dir,
+            temp_paths,
+            exited: false,
+            is_killed: false,
+        })
     }
 }
 
@@ -333,6 +343,10 @@ impl Server {
     }
 
     fn kill_group(&mut self) {
+        // Once only: what is gone and waited for may have left its id to somebody else's group.
+        if std::mem::replace(&mut self.is_killed, true) {
+            return;
+        }
         // The group has the master's id; it may live on after the master (workers, an upgraded one).
         let _ = killpg(Pid::from_raw(self.pid()), Signal::SIGKILL);
         let _ = self.child.wait();
