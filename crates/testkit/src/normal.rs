@@ -110,12 +110,16 @@ impl Normal {
     pub fn bytes(&self, bytes: &[u8], client_port: u16) -> String {
         let text = self.text(&printable(bytes), client_port, None);
         text.lines()
-            .map(|line| match line.split_once(": ") {
-                Some(("Date", date)) if http_date(date.trim_end()).is_some() => {
-                    "Date: {date}".to_owned()
+            .map(|line| {
+                // As it is printed, CR is two characters.
+                let end = if line.ends_with("\\r") { "\\r" } else { "" };
+                match line[..line.len() - end.len()].split_once(": ") {
+                    Some(("Date", date)) if http_date(date).is_some() => {
+                        format!("Date: {{date}}{end}")
+                    }
+                    Some(("Server", name)) => format!("Server: {}{end}", server_token(name)),
+                    _ => line.to_owned(),
                 }
-                Some(("Server", name)) => format!("Server: {}", server_token(name.trim_end())),
-                _ => line.to_owned(),
             })
             .collect::<Vec<_>>()
             .join("\n")
@@ -370,6 +374,15 @@ mod tests {
         assert_eq!(a.body, b.body);
         assert!(a.headers.iter().zip(&b.headers).all(|(a, b)| a.agrees(b)), "{a:?} {b:?}");
         assert_ne!(page("nginx").body, b.body);
+    }
+
+    #[test]
+    fn bytes_lose_their_date_and_keep_their_line_ends() {
+        let head = b"HTTP/1.1 200 OK\r\nServer: nginx/1\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+            Date: never\r\n\r\n";
+        let want = "HTTP/1.1 200 OK\\r\nServer: {server}/{version}\\r\nDate: {date}\\r\n\
+            Date: never\\r\n\\r";
+        assert_eq!(normal().bytes(head, 50_000), want);
     }
 
     #[test]
