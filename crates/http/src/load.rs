@@ -196,7 +196,8 @@ fn compile(
         listens.extend(conf.own.listens.iter().map(|listen| (id, listen.clone(), conf)));
     }
     mark_connect(&locations, parents, &mut servers);
-    let listeners = listeners(&listens, cx);
+    let mut listeners = listeners(&listens, cx);
+    mark_heads(&mut listeners, &servers);
     if !cx.loader.diags.has_errors() {
         // What could not be loaded is not missing.
         check_tls(&listeners, &servers, levels, cx);
@@ -425,6 +426,19 @@ impl Protocols {
         let redefined = self.settled.is_some_and(|first| first != now);
         self.settled = Some(now);
         redefined
+    }
+}
+
+/// Where the servers of an address judge heads differently.
+fn mark_heads(listeners: &mut [Listener], servers: &[Server]) {
+    let head = |id: ServerId| &servers[id.0 as usize].settings.head;
+    for listener in listeners {
+        let specific = listener.specific.iter_mut().map(|(_, names)| names);
+        for names in specific.chain([&mut listener.names]) {
+            let default = head(names.default);
+            let differ = names.servers().any(|id| default.differs_behind_host(head(id)));
+            names.heads_differ = differ;
+        }
     }
 }
 

@@ -9,7 +9,12 @@ use hashbrown::HashMap;
 
 use forebay_session::regex::{Groups, Regex};
 
-use crate::{core::ServerName, plan::ServerId};
+use forebay_wire::h1;
+
+use crate::{
+    core::{ServerName, ServerSettings},
+    plan::{Plan, ServerId},
+};
 
 /// The names behind one listening address.
 pub struct Names {
@@ -17,6 +22,9 @@ pub struct Names {
     pub(crate) number: u64,
     /// Who answers what nobody else does.
     pub default: ServerId,
+    /// Whether its servers judge heads differently, so that it matters which one is meant before the head
+    /// is read whole.
+    pub heads_differ: bool,
     exact: HashMap<Box<[u8]>, ServerId>,
     /// `*.example.com` by `.example.com`.
     suffixes: HashMap<Box<[u8]>, ServerId>,
@@ -34,6 +42,7 @@ impl Default for Names {
         Names {
             number: NEXT.fetch_add(1, Relaxed),
             default: ServerId::default(),
+            heads_differ: false,
             exact: HashMap::default(),
             suffixes: HashMap::default(),
             prefixes: HashMap::default(),
@@ -81,6 +90,14 @@ impl Names {
     /// The server for a host: lower case, without port and trailing dot; empty if none was sent.
     pub fn find(&self, host: &[u8]) -> Found<'_> {
         self.find_named(host).unwrap_or(Found { server: self.default, regex: None })
+    }
+
+    /// The settings of the server for a host as it was sent; `None`: it is none, or too odd to be one.
+    #[cold]
+    pub fn settings_for<'a>(&self, sent: &[u8], plan: &'a Plan) -> Option<&'a ServerSettings> {
+        let mut host = Vec::new();
+        h1::validate_host(sent, &mut host).ok()?;
+        Some(&plan.server(self.find(&host).server).settings)
     }
 
     /// Whether more than one server is there to choose from.

@@ -1,6 +1,6 @@
 //! What the error log says, at level info, of clients that break the rules of HTTP/1, in nginx's words.
 
-use std::fmt;
+use std::{fmt, mem};
 
 use forebay_session::log::Severity;
 use forebay_wire::{
@@ -31,17 +31,63 @@ pub fn reject(r: &mut Request, reject: Reject) {
     r.log_error(Severity::Info, format_args!("{}{detail} while {doing}", reject.reason()));
 }
 
-/// Tells of the header lines that were passed over (`ignore_invalid_headers`).
-pub fn skipped_lines(r: &Request) {
-    for line in &r.input.head.skipped {
-        let line = Lossy(r.input.text(*line));
-        r.log_error(
-            Severity::Info,
-            format_args!(
-                "client sent invalid header line: \"{line}\" while reading client request headers"
-            ),
-        );
+/// Tells of the header lines that were passed over (`ignore_invalid_headers`), each as it was when nginx
+/// came to it: without what stands behind it, and by the default server as long as no host was named. What
+/// is behind the fault for which a head is refused was not read.
+pub fn skipped_lines(r: &mut Request, refused: Option<Reject>) {
+    if !r.input.head.skipped.is_empty() && !refused.is_some_and(Reject::in_request_line) {
+        tell_skipped(r, refused);
     }
+}
+
+#[cold]
+fn tell_skipped(r: &mut Request, refused: Option<Reject>) {
+    let end = refused.and_then(|reject| fault(r, reject)).map_or(u32::MAX, |span| span.start);
+    let found = (r.server, r.location);
+    let first = (r.first_server, r.plan.server(r.first_server).location);
+    let in_target = r.input.head.host.is_some();
+    let input = r.input_mut();
+    let (all, skipped) = (mem::take(&mut input.head.headers), input.head.skipped.clone());
+    for line in skipped.iter().filter(|line| line.start < end) {
+        let before = all.iter().filter(|field| field.name.start < line.start).copied();
+        let headers = &mut r.input_mut().head.headers;
+        headers.clear();
+        headers.extend(before);
+        let host_is_known = in_target || headers.iter().any(|field| field.id == FieldId::Host);
+        (r.server, r.location) = if host_is_known { found } else { first };
+        let line = Lossy(r.input.text(*line));
+        let text = format_args!(
+            "client sent invalid header line: \"{line}\" while reading client request headers"
+        );
+        r.log_error(Severity::Info, text);
+    }
+    r.input_mut().head.headers = all;
+    (r.server, r.location) = found;
+}
+
+/// The line that a head is refused for as soon as it is read; what is wrong with all of them together is
+/// found at the end.
+fn fault(r: &Request, reject: Reject) -> Option<Span> {
+    let headers = &r.input.head.headers;
+    match reject {
+        Reject::InvalidHost => headers.iter().find(|field| field.id == FieldId::Host),
+        Reject::DuplicateHeader | Reject::DuplicateHost => {
+            duplicate(headers, reject).map(|(_, second)| second)
+        }
+        _ => None,
+    }
+    .map(|field| field.name)
+}
+
+/// The first of two lines that may not both be there, and the other.
+fn duplicate(headers: &[Field], reject: Reject) -> Option<(&Field, &Field)> {
+    let host = reject == Reject::DuplicateHost;
+    let is_it = |field: &Field| field.id.is_unique() && host == (field.id == FieldId::Host);
+    let mut lines = headers.iter().enumerate().filter(|(_, field)| is_it(field));
+    lines.find_map(|(i, second)| {
+        let first = headers[..i].iter().find(|first| first.id == second.id)?;
+        Some((first, second))
+    })
 }
 
 /// Tells that a head took too long.
@@ -161,17 +207,11 @@ impl fmt::Display for Detail<'_> {
                 None => Ok(()),
             },
             Reject::DuplicateHeader | Reject::DuplicateHost => {
-                let host = self.reject == Reject::DuplicateHost;
-                let is_it =
-                    |field: &Field| field.id.is_unique() && host == (field.id == FieldId::Host);
-                let pairs = head.headers.iter().enumerate().filter(|(_, field)| is_it(field));
-                for (i, field) in pairs {
-                    if let Some(before) = head.headers[..i].iter().find(|b| b.id == field.id) {
-                        let (line, before) = (self.line(field), self.line(before));
-                        return write!(f, ": \"{line}\", previous value: \"{before}\"");
-                    }
-                }
-                Ok(())
+                let Some((first, second)) = duplicate(&head.headers, self.reject) else {
+                    return Ok(());
+                };
+                let (line, before) = (self.line(second), self.line(first));
+                write!(f, ": \"{line}\", previous value: \"{before}\"")
             }
             Reject::UnknownTransferEncoding => match self.of(FieldId::TransferEncoding) {
                 Some(field) => write!(f, ": \"{}\"", self.text(field.value)),

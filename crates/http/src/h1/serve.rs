@@ -271,11 +271,17 @@ async fn exchange<T: Transport>(
     let Some(mut parts) = warm.parts.take() else { return Next::Close };
     let input = parts.input();
     input.begin(ahead.begin_head(), pipelined);
-    let options = plan.server(default).settings;
+    let settings = &plan.server(default).settings;
     let parsed = {
         let _reading = Counted::new(&counters.reading);
-        timer.arm(options.client_header_timeout_ms);
-        read_head(io, timer, &mut warm.parser, input, &mut ahead, &options.head).await
+        timer.arm(settings.client_header_timeout_ms);
+        warm.parser.reset();
+        if names.heads_differ {
+            warm.parser.stop_at_host();
+        }
+        let by_host = |sent: &[u8]| Some(&names.settings_for(sent, &plan)?.head);
+        let options = &settings.head;
+        read_head(io, timer, &mut warm.parser, input, &mut ahead, options, by_host).await
     };
     timer.disarm();
     warm.parser.swap_head(&mut input.head);
@@ -287,7 +293,7 @@ async fn exchange<T: Transport>(
             let verdict = prepare(&mut r, &plan, names);
             // Nobody would answer the next one.
             r.keep_alive &= !listening.is_gone();
-            complain::skipped_lines(&r);
+            complain::skipped_lines(&mut r, verdict.err());
             converse(io, timer, &plan, &mut r, ahead, verdict).await
         }
         Err(HeadError::Rejected(reject)) => {
@@ -298,6 +304,7 @@ async fn exchange<T: Transport>(
                 r.input_mut().head.version = Version::Http10;
             }
             let reject = prepare_refusal(&mut r, &plan, names, reject);
+            complain::skipped_lines(&mut r, Some(reject));
             converse(io, timer, &plan, &mut r, Ahead::default(), Err(reject)).await
         }
         Err(HeadError::Gone) => {
@@ -366,20 +373,26 @@ enum HeadError {
     TimedOut,
 }
 
-/// Reads until the head is complete; how many bytes it has.
-async fn read_head<T: Transport>(
+/// Reads until the head is complete; how many bytes it has. `by_host`: the options of the server that is
+/// called so, by which what follows the host is judged (`ngx_http_set_virtual_server`).
+async fn read_head<'a, T: Transport>(
     io: &mut T,
     timer: &Timer,
     parser: &mut Parser,
     input: &mut Input,
     ahead: &mut Ahead,
-    options: &h1::Options,
+    mut options: &'a h1::Options,
+    by_host: impl Fn(&[u8]) -> Option<&'a h1::Options>,
 ) -> Result<usize, HeadError> {
-    parser.reset();
     loop {
-        match parser.parse(&input.buf, options) {
-            Ok(Progress::Complete { consumed }) => return Ok(consumed),
-            Ok(Progress::Partial) => {}
+        match parser.advance(&input.buf, options) {
+            Ok(Some(Progress::Complete { consumed })) => return Ok(consumed),
+            Ok(Some(Progress::Partial)) => {}
+            Ok(None) => {
+                let host = h1::named_host(parser.head(), &input.buf);
+                options = host.and_then(|host| by_host(host.of(&input.buf))).unwrap_or(options);
+                continue;
+            }
             Err(reject) => return Err(HeadError::Rejected(reject)),
         }
         let twice = input.buf.len();

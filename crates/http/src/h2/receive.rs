@@ -544,6 +544,10 @@ impl<F: Future<Output = Request>> Conn<F> {
         input.begin(buf, false);
         let mut builder = RequestBuilder::new(&mut input.buf, &mut input.head, &options)
             .connect_protocol(self.upgrades);
+        let by_host = |sent: &[u8]| Some(names.settings_for(sent, &plan)?.head);
+        if names.heads_differ {
+            builder = builder.options_by_host(&by_host);
+        }
         let decoded = self.decoder.decode(block, |field| builder.field(field));
         let framing = builder.finish(end_stream);
         decoded.map_err(broken_block)?;

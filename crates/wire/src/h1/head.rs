@@ -35,6 +35,13 @@ pub struct Options {
     pub max_headers: usize,
 }
 
+impl Options {
+    /// Whether a head is judged otherwise by `other` once its first line and its first buffer are past.
+    pub fn differs_behind_host(&self, other: &Options) -> bool {
+        *self != Options { client_header_buffer_size: self.client_header_buffer_size, ..*other }
+    }
+}
+
 impl Default for Options {
     /// nginx's defaults.
     fn default() -> Options {
@@ -93,6 +100,12 @@ pub struct Field {
     pub value: Span,
     /// The name, if it is a known one.
     pub id: FieldId,
+}
+
+impl Field {
+    fn is_host(&self) -> bool {
+        self.id == FieldId::Host
+    }
 }
 
 /// A parsed request head. After a [`Reject`] it holds what was read before.
@@ -181,6 +194,8 @@ pub struct Parser {
     /// Where the current header line began.
     line_start: usize,
     space: Space,
+    /// Whether somebody wants to know the host before what follows it is read.
+    stops_at_host: bool,
 }
 
 impl Parser {
@@ -196,6 +211,12 @@ impl Parser {
         self.phase = Phase::RequestLine;
         (self.pos, self.line_start) = (0, 0);
         self.space = Space::default();
+        self.stops_at_host = false;
+    }
+
+    /// Makes [`Parser::advance`] stop behind the host of this head.
+    pub fn stop_at_host(&mut self) {
+        self.stops_at_host = true;
     }
 
     /// The head as far as it was read; complete after [`Progress::Complete`].
@@ -210,6 +231,16 @@ impl Parser {
 
     /// Reads on. `buf` begins with the request's first byte and holds all that came so far.
     pub fn parse(&mut self, buf: &[u8], opts: &Options) -> Result<Progress, Reject> {
+        loop {
+            if let Some(progress) = self.advance(buf, opts)? {
+                return Ok(progress);
+            }
+        }
+    }
+
+    /// The same; `None`: the host has been read, for whoever asked to be told ([`Parser::stop_at_host`]).
+    /// What follows may be judged by other options.
+    pub fn advance(&mut self, buf: &[u8], opts: &Options) -> Result<Option<Progress>, Reject> {
         // Spans are 32 bits wide; no limit that anybody sets comes near.
         let buf = &buf[..buf.len().min(u32::MAX as usize)];
         loop {
@@ -220,8 +251,13 @@ impl Parser {
             };
             match step {
                 Step::Next(phase) => self.phase = phase,
-                Step::More => return Ok(Progress::Partial),
-                Step::End => return Ok(Progress::Complete { consumed: self.pos }),
+                Step::Host(phase) => {
+                    self.phase = phase;
+                    self.stops_at_host = false;
+                    return Ok(None);
+                }
+                Step::More => return Ok(Some(Progress::Partial)),
+                Step::End => return Ok(Some(Progress::Complete { consumed: self.pos })),
             }
         }
     }
@@ -250,7 +286,9 @@ impl Parser {
             Ok(true) if self.head.version == Version::Http09 => Ok(Step::End),
             Ok(true) => {
                 self.line_start = self.pos;
-                Ok(Step::Next(Phase::Name { invalid: false }))
+                let next = Phase::Name { invalid: false };
+                let stops = self.stops_at_host && self.head.host.is_some();
+                Ok(if stops { Step::Host(next) } else { Step::Next(next) })
             }
         }
     }
@@ -336,7 +374,9 @@ impl Parser {
         self.fit(self.pos, false, opts)?;
         self.push(buf, opts, invalid, colon, end)?;
         self.line_start = self.pos;
-        Ok(Step::Next(Phase::Name { invalid: false }))
+        let next = Phase::Name { invalid: false };
+        let stops = self.stops_at_host && self.head.headers.last().is_some_and(Field::is_host);
+        Ok(if stops { Step::Host(next) } else { Step::Next(next) })
     }
 
     fn push(
@@ -413,6 +453,7 @@ impl Parser {
 /// What a phase came to.
 enum Step {
     Next(Phase),
+    Host(Phase),
     More,
     End,
 }

@@ -51,11 +51,15 @@ struct Pseudo {
     protocol: Option<Span>,
 }
 
+/// By which options the fields behind a host are judged; `None`: by the same.
+type ByHost<'a> = &'a dyn Fn(&[u8]) -> Option<Options>;
+
 /// Takes fields as they are decompressed.
 pub struct RequestBuilder<'a> {
     buf: &'a mut Vec<u8>,
     head: &'a mut Head,
-    options: &'a Options,
+    options: Options,
+    by_host: Option<ByHost<'a>>,
     pseudo: Pseudo,
     line_is_written: bool,
     /// Bytes of all names and values: what `large_client_header_buffers` bounds.
@@ -76,7 +80,8 @@ impl<'a> RequestBuilder<'a> {
         RequestBuilder {
             buf,
             head,
-            options,
+            options: *options,
+            by_host: None,
             pseudo: Pseudo::default(),
             line_is_written: false,
             size: 0,
@@ -91,6 +96,21 @@ impl<'a> RequestBuilder<'a> {
     pub fn connect_protocol(mut self, is_on: bool) -> Self {
         self.connect_protocol = is_on;
         self
+    }
+
+    /// Asks, once a host has been named, by which options the fields behind it are judged. How large all of
+    /// them may be does not change, as in nginx.
+    pub fn options_by_host(mut self, choose: ByHost<'a>) -> Self {
+        self.by_host = Some(choose);
+        self
+    }
+
+    #[cold]
+    fn host_is_known(&mut self, host: Span) {
+        let chosen = self.by_host.take().and_then(|choose| choose(host.of(self.buf)));
+        if let Some(chosen) = chosen {
+            self.options = Options { large_buffers: self.options.large_buffers, ..chosen };
+        }
     }
 
     /// The next field. After the first one that is wrong, the rest is passed over.
@@ -151,6 +171,9 @@ impl<'a> RequestBuilder<'a> {
         let name = append(self.buf, field.name);
         let value = append(self.buf, field.value);
         self.head.headers.push(h1::Field { name, value, id });
+        if id == FieldId::Host && self.by_host.is_some() {
+            self.host_is_known(value);
+        }
         Ok(())
     }
 
@@ -256,6 +279,9 @@ impl<'a> RequestBuilder<'a> {
         if let Some(value) = self.pseudo.authority {
             let name = append(self.buf, b"host");
             self.head.headers.push(h1::Field { name, value, id: FieldId::Host });
+            if self.by_host.is_some() {
+                self.host_is_known(value);
+            }
         }
         if let Some(value) = self.pseudo.protocol {
             let connection = append(self.buf, b"connection");
@@ -513,6 +539,30 @@ mod tests {
         assert_eq!((head.method, head.version), (Method::Get, Version::Http2));
         assert_eq!(head.uri_flags.args_start, Some(head.uri.start + 3));
         assert!(head.uri_flags.is_simple());
+    }
+
+    #[test]
+    fn fields_are_judged_by_the_options_of_the_host() {
+        let choose = |host: &[u8]| {
+            let chosen = Options { underscores: true, large_buffers: (0, 0), ..OPTIONS };
+            (host == b"A:80").then_some(chosen)
+        };
+        let by_authority = GET.to_vec();
+        let by_host = [&GET[..3], &[("b_c", ""), ("host", "A:80")]].concat();
+        let of_another = [&GET[..3], &[(":authority", "B")]].concat();
+        let tables = [(by_authority, "host x_y"), (by_host, "host x_y"), (of_another, "host")];
+        for (fields, want) in tables {
+            let (mut buf, mut head) = (Vec::new(), Head::default());
+            let mut builder =
+                RequestBuilder::new(&mut buf, &mut head, &OPTIONS).options_by_host(&choose);
+            for (name, value) in fields.iter().chain(&[("x_y", "1")]) {
+                let (name, value) = (name.as_bytes(), value.as_bytes());
+                builder.field(Field { name, value, known_name: false });
+            }
+            builder.finish(true).expect("a request");
+            let names: Vec<_> = head.headers.iter().map(|field| field.name.of(&buf)).collect();
+            assert_eq!(names.join(&b' '), want.as_bytes(), "{fields:?}");
+        }
     }
 
     #[test]

@@ -373,6 +373,31 @@ fn header_lines_are_counted_without_the_skipped() {
 }
 
 #[test]
+fn a_head_stops_once_behind_its_host_for_whoever_asks() {
+    let opts =
+        Options { large_buffers: (1, 32), client_header_buffer_size: 64, ..Options::default() };
+    let generous = Options { underscores: true, large_buffers: (1, 64), ..opts };
+    let long = "X: ".to_owned() + &"x".repeat(40) + "\r\n";
+    let heads = [
+        "GET / HTTP/1.1\r\nA_: 1\r\nHost: a\r\nB_: 2\r\nHost: b\r\n",
+        "GET http://a/ HTTP/1.1\r\nB_: 2\r\nHost: b\r\n",
+    ];
+    for (start, behind) in heads.iter().zip([32, 24]) {
+        let buf = format!("{start}{long}\r\n").into_bytes();
+        assert_eq!(parse(&buf, &opts).err(), Some(Reject::HeaderTooLong));
+        let mut parser = Parser::new();
+        parser.stop_at_host();
+        assert_eq!(parser.advance(&buf[..behind - 1], &opts), Ok(Some(Progress::Partial)));
+        assert_eq!(parser.advance(&buf[..behind], &opts), Ok(None), "{start}");
+        let complete = Progress::Complete { consumed: buf.len() };
+        assert_eq!(parser.advance(&buf, &generous), Ok(Some(complete)), "{start}");
+        let head = parser.head();
+        assert!(head.headers.iter().any(|field| field.name.of(&buf) == b"B_"));
+        assert!(head.headers.iter().all(|field| field.name.of(&buf) != b"A_"));
+    }
+}
+
+#[test]
 fn empty_lines_before_a_request_are_bounded() {
     let opts = Options { client_header_buffer_size: 8, ..Options::default() };
     let request = b"GET /\r\n";
