@@ -48,13 +48,18 @@ enum Source<S> {
         read: Read<S>,
         assign: Option<Assign<S>>,
     },
-    /// A built-in whose value, once read, holds for the rest of the request.
+    /// A built-in whose value, once read, holds for the rest of the request: one that nginx does not mark
+    /// with `NGX_HTTP_VAR_NOCACHEABLE`, though it may change.
     Kept(Read<S>),
+    /// The same of its absence alone.
+    KeptIfAbsent(Read<S>),
     /// A built-in to which `set` may have given another value, which wins.
     Overlaid(Read<S>),
     Prefixed {
         read: ReadPrefixed<S>,
         suffix: Box<[u8]>,
+        /// As [`Source::Kept`].
+        kept: bool,
         /// Whether `set` may have given it a value, which wins.
         settable: bool,
     },
@@ -81,7 +86,13 @@ struct Def<S> {
 pub struct Registry<S: 'static> {
     defs: Vec<Def<S>>,
     by_name: HashMap<Box<str>, VarId>,
-    prefixes: Vec<(&'static str, ReadPrefixed<S>)>,
+    prefixes: Vec<Family<S>>,
+}
+
+struct Family<S> {
+    prefix: &'static str,
+    read: ReadPrefixed<S>,
+    kept: bool,
 }
 
 impl<S> Default for Registry<S> {
@@ -103,6 +114,12 @@ impl<S: Scope> Registry<S> {
         self.def(id).source = Source::Kept(read);
     }
 
+    /// Declares a built-in variable that is never there once it was not (`$request_body`).
+    pub fn kept_if_absent(&mut self, name: &'static str, read: Read<S>) {
+        let id = self.intern(name);
+        self.def(id).source = Source::KeptIfAbsent(read);
+    }
+
     /// Declares a built-in variable that `set` may change (`$args`, `$limit_rate`).
     pub fn assignable(&mut self, name: &'static str, read: Read<S>, assign: Assign<S>) {
         let id = self.intern(name);
@@ -116,7 +133,19 @@ impl<S: Scope> Registry<S> {
 
     /// Declares a family: every name that begins with `prefix` (`http_`, `arg_`).
     pub fn prefixed(&mut self, prefix: &'static str, read: ReadPrefixed<S>) {
-        self.prefixes.push((prefix, read));
+        self.prefixes.push(Family { prefix, read, kept: false });
+    }
+
+    /// Declares a family whose variables are read once a request and then kept (`sent_http_`).
+    pub fn kept_prefixed(&mut self, prefix: &'static str, read: ReadPrefixed<S>) {
+        self.prefixes.push(Family { prefix, read, kept: true });
+    }
+
+    /// The family that a name belongs to, and what is behind the prefix.
+    fn family<'n>(&self, name: &'n str) -> Option<(&Family<S>, &'n [u8])> {
+        let matching = self.prefixes.iter().filter(|family| name.starts_with(family.prefix));
+        let family = matching.max_by_key(|family| family.prefix.len())?;
+        Some((family, &name.as_bytes()[family.prefix.len()..]))
     }
 
     /// Defines a computed variable; a volatile one is computed anew at each use.
@@ -173,7 +202,9 @@ impl<S: Scope> Registry<S> {
         let id = self.lookup(name);
         let def = &self.defs[id.0 as usize];
         match def.source {
-            Source::Read { assign: None, .. } | Source::Kept(_) if !def.replaceable => {
+            Source::Read { assign: None, .. } | Source::Kept(_) | Source::KeptIfAbsent(_)
+                if !def.replaceable =>
+            {
                 Err(Error::emerg(span, format!("the duplicate \"{name}\" variable")))
             }
             _ => Ok(id),
@@ -199,12 +230,12 @@ impl<S: Scope> Registry<S> {
         if let Some(&id) = self.by_name.get(name) {
             return id;
         }
-        let matching = self.prefixes.iter().filter(|(prefix, _)| name.starts_with(prefix));
-        let family = matching.max_by_key(|(prefix, _)| prefix.len()).copied();
+        let source = self.family(name).map(|(&Family { read, kept, .. }, suffix)| {
+            Source::Prefixed { read, suffix: suffix.into(), kept, settable: false }
+        });
         let id = self.intern(name);
-        if let Some((prefix, read)) = family {
-            let suffix = name.as_bytes()[prefix.len()..].into();
-            self.def(id).source = Source::Prefixed { read, suffix, settable: false };
+        if let Some(source) = source {
+            self.def(id).source = source;
         }
         id
     }
@@ -265,7 +296,10 @@ pub fn read<S: Scope>(scope: &S, id: VarId, out: &mut Vec<u8>) -> bool {
     let def = &scope.registry().defs[id.0 as usize];
     match &def.source {
         Source::Read { read, .. } => read(scope, out),
-        Source::Prefixed { read, suffix, settable } => match settable {
+        Source::Prefixed { read, suffix, kept: true, .. } => {
+            keep_first(scope, id, out, |out| read(scope, suffix, out))
+        }
+        Source::Prefixed { read, suffix, settable, .. } => match settable {
             true if matches!(scope.store().copy(id, out), Kept::Found) => true,
             _ => read(scope, suffix, out),
         },
@@ -290,6 +324,16 @@ pub fn read<S: Scope>(scope: &S, id: VarId, out: &mut Vec<u8>) -> bool {
             keep_first(scope, id, out, |out| compute_deeper(scope, &def.name, out, compute))
         }
         Source::Kept(read) => keep_first(scope, id, out, |out| read(scope, out)),
+        Source::KeptIfAbsent(read) => {
+            if scope.store().is_absent(id) {
+                return false;
+            }
+            let found = read(scope, out);
+            if !found {
+                scope.store().keep(id, None);
+            }
+            found
+        }
     }
 }
 
@@ -320,11 +364,7 @@ pub fn read_named<S: Scope>(scope: &S, name: &str, out: &mut Vec<u8>) -> bool {
         return read(scope, id, out);
     }
     let name = &*name.to_ascii_lowercase();
-    let matching = registry.prefixes.iter().filter(|(prefix, _)| name.starts_with(prefix));
-    match matching.max_by_key(|(prefix, _)| prefix.len()) {
-        Some((prefix, read)) => read(scope, &name.as_bytes()[prefix.len()..], out),
-        None => false,
-    }
+    registry.family(name).is_some_and(|(family, suffix)| (family.read)(scope, suffix, out))
 }
 
 /// Reads what is kept, or computes and keeps it.
@@ -454,6 +494,10 @@ impl Store {
                 Kept::Found
             }
         }
+    }
+
+    fn is_absent(&self, id: VarId) -> bool {
+        self.inner.borrow().slots.get(id.0 as usize) == Some(&Slot::Absent)
     }
 
     /// Keeps a value, or the knowledge that there is none.

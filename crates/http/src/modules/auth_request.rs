@@ -104,6 +104,7 @@ impl Ask {
     async fn ask<'f>(&self, r: &mut Request) -> Flow<'f> {
         let Some(mut child) = r.subrequest(&self.uri, b"") else { return Flow::Deny(500) };
         engine::subrequest(&mut child).await;
+        child.end_upstream();
         child.log_subrequest();
         for (id, template) in self.set.iter() {
             let value = template.value(&child);

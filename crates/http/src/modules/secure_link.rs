@@ -76,7 +76,7 @@ impl Module for SecureLink {
             }
             None => false,
         });
-        registry.builtin("secure_link_expires", |r, out| {
+        registry.kept("secure_link_expires", |r, out| {
             r.main.context(|Expires(text)| {
                 out.extend_from_slice(text.as_deref().unwrap_or_default());
                 text.is_some()

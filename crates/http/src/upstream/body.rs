@@ -217,6 +217,7 @@ impl<C: Codec> Inflow<C> {
             ended: None,
         };
         inflow.timer.arm(inflow.timeout_ms);
+        inflow.state.with(|attempt| attempt.is_passed_on = true);
         let came = (buf.len() - body_at.min(buf.len())) as u64;
         inflow.count(came, 0);
         inflow.take(buf, body_at, decoded, false);

@@ -771,6 +771,7 @@ impl<P: Protocol> Exchange<'_, P> {
         r.upstream.with(|attempt| {
             attempt.response_ms = Some(attempt.elapsed_ms());
             attempt.response_length = length;
+            attempt.is_passed_on = shown;
         });
         if let Some(text) = left_over {
             r.log_error(Severity::Warn, format_args!("{text}"));

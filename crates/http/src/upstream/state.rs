@@ -46,6 +46,9 @@ pub struct Attempt {
     pub response_ms: Option<u64>,
     /// Bytes of the response after its head.
     pub response_length: u64,
+    /// Whether its response is being passed on: until the client has it all, nothing is said of its end,
+    /// though it may have come (`ngx_http_upstream_finalize_request`).
+    pub is_passed_on: bool,
     /// Bytes read.
     pub received: u64,
     /// Bytes written.
@@ -234,6 +237,9 @@ impl State {
     /// No server is being asked any more.
     pub fn end(&self) {
         self.active.set(false);
+        if let Some(attempt) = self.inner.borrow_mut().attempts.last_mut() {
+            attempt.is_passed_on = false;
+        }
     }
 }
 
@@ -270,8 +276,12 @@ pub fn register(registry: &mut Registry<Request>) {
     });
     registry.builtin("upstream_connect_time", |r, out| time(r, out, |a| a.connect_ms));
     registry.builtin("upstream_header_time", |r, out| time(r, out, |a| a.header_ms));
-    registry.builtin("upstream_response_time", |r, out| time(r, out, |a| a.response_ms));
-    registry.builtin("upstream_response_length", |r, out| number(r, out, |a| a.response_length));
+    registry.builtin("upstream_response_time", |r, out| {
+        time(r, out, |a| a.response_ms.filter(|_| !a.is_passed_on))
+    });
+    registry.builtin("upstream_response_length", |r, out| {
+        number(r, out, |a| if a.is_passed_on { 0 } else { a.response_length })
+    });
     registry.builtin("upstream_bytes_received", |r, out| number(r, out, |a| a.received));
     registry.builtin("upstream_bytes_sent", |r, out| number(r, out, |a| a.sent));
     registry.builtin("upstream_queue_time", |r, out| {

@@ -39,11 +39,11 @@ pub(super) fn register(registry: &mut Registry<Request>) {
         credentials::basic(r.field(FieldId::Authorization))
             .is_some_and(|found| put(out, found.user()))
     });
-    registry.builtin("request_body", |r, out| match &r.body {
+    registry.kept_if_absent("request_body", |r, out| match &r.body {
         RequestBody::Memory(body) if !body.is_empty() => put(out, body),
         _ => false,
     });
-    registry.builtin("request_body_file", |r, out| {
+    registry.kept_if_absent("request_body_file", |r, out| {
         put_some(out, r.body.path().map(|path| path.as_os_str().as_bytes()))
     });
     registry.kept("request_id", request_id);

@@ -8,15 +8,14 @@ use super::{put, put_joined, put_number, put_some};
 use crate::{core::SizeValue, request::Request};
 
 pub(super) fn register(registry: &mut Registry<Request>) {
-    registry.builtin("body_bytes_sent", |r, out| {
+    registry.kept("body_bytes_sent", |r, out| {
         put_number(out, r.bytes_sent.saturating_sub(r.head_sent))
     });
-    registry.builtin("bytes_sent", |r, out| put_number(out, r.bytes_sent));
+    registry.kept("bytes_sent", |r, out| put_number(out, r.bytes_sent));
     registry.assignable("limit_rate", limit_rate, set_limit_rate);
-    registry
-        .builtin("request_completion", |r, out| put(out, if r.completed { b"OK" } else { b"" }));
+    registry.kept("request_completion", |r, out| put(out, if r.completed { b"OK" } else { b"" }));
     registry.builtin("status", status);
-    registry.builtin("sent_http_connection", |r, out| {
+    registry.kept("sent_http_connection", |r, out| {
         // DIFFERS(connection-logged): ngx_http_set_keepalive clears `r->keepalive` before the log phase.
         put(
             out,
@@ -27,15 +26,15 @@ pub(super) fn register(registry: &mut Registry<Request>) {
             },
         )
     });
-    registry.builtin("sent_http_content_length", |r, out| {
+    registry.kept("sent_http_content_length", |r, out| {
         r.response.content_length.is_some_and(|length| put_number(out, length))
     });
-    registry.builtin("sent_http_content_type", sent_content_type);
-    registry.builtin("sent_http_keep_alive", |r, out| {
+    registry.kept("sent_http_content_type", sent_content_type);
+    registry.kept("sent_http_keep_alive", |r, out| {
         let seconds = r.location().core.keepalive_header;
         r.keep_alive && seconds > 0 && put(out, b"timeout=") && put_number(out, seconds)
     });
-    registry.builtin("sent_http_last_modified", |r, out| {
+    registry.kept("sent_http_last_modified", |r, out| {
         let Some(modified) = r.response.last_modified else {
             return put_some(out, r.response.field("Last-Modified").map(|value| &value[..]));
         };
@@ -43,15 +42,14 @@ pub(super) fn register(registry: &mut Registry<Request>) {
         date::write_http_time(modified, &mut text);
         put(out, &text)
     });
-    registry.builtin("sent_http_location", sent_location);
-    registry.builtin("sent_http_transfer_encoding", |r, out| {
-        r.response.chunked && put(out, b"chunked")
-    });
-    registry.prefixed("sent_http_", |r, name, out| {
+    registry.kept("sent_http_location", sent_location);
+    registry
+        .kept("sent_http_transfer_encoding", |r, out| r.response.chunked && put(out, b"chunked"));
+    registry.kept_prefixed("sent_http_", |r, name, out| {
         let fields = r.response.fields.iter().map(|field| (&field.name[..], &field.value[..]));
         put_joined(out, fields, name, b", ")
     });
-    registry.prefixed("sent_trailer_", |r, name, out| {
+    registry.kept_prefixed("sent_trailer_", |r, name, out| {
         let fields = r.response.trailers.iter().map(|field| (&field.name[..], &field.value[..]));
         put_joined(out, fields, name, b", ")
     });

@@ -124,13 +124,16 @@ fn the_response_is_told() {
         "sent_trailer_t",
     ];
     let server = "keepalive_timeout 5 7;";
-    let mut r = mentioning(&names, server, "GET / HTTP/1.1\r\n\r\n");
+    let begin = || mentioning(&names, server, "GET / HTTP/1.1\r\n\r\n");
+    let mut r = begin();
     assert_eq!(value(&r, "status").as_deref(), Some("000"));
-    assert_eq!(value(&r, "sent_http_content_type"), None);
     assert_eq!(value(&r, "request_completion").as_deref(), Some(""));
     r.respond(206, "text/html".into(), "abc".into());
     r.response.charset = Some("utf-8".into());
     assert_eq!(value(&r, "sent_http_content_type").as_deref(), Some("text/html"));
+    let mut r = begin();
+    r.respond(206, "text/html".into(), "abc".into());
+    r.response.charset = Some("utf-8".into());
     r.response.location = Some("/x".into());
     r.response.last_modified = Some(0);
     r.response.chunked = true;
@@ -176,11 +179,26 @@ fn a_request_id_holds_for_the_request() {
 fn the_body_is_told_where_it_is_in_memory() {
     let names = ["request_body", "request_body_file", "content_length"];
     let mut r = mentioning(&names, "", "POST / HTTP/1.1\r\n\r\n");
-    assert_eq!(value(&r, "request_body"), None);
     r.body = RequestBody::Memory("a=b".into());
     assert_eq!(value(&r, "request_body").as_deref(), Some("a=b"));
     assert_eq!(value(&r, "content_length").as_deref(), Some("3"));
     assert_eq!(value(&r, "request_body_file"), None);
+}
+
+#[test]
+fn what_was_read_too_early_stays_what_it_was() {
+    let names = ["request_body", "sent_http_content_type", "sent_http_x", "bytes_sent", "status"];
+    let mut r = mentioning(&names, "", "POST / HTTP/1.1\r\n\r\n");
+    r.body = RequestBody::Memory("a=b".into());
+    assert_eq!(value(&r, "request_body").as_deref(), Some("a=b"));
+    let mut r = mentioning(&names, "", "POST / HTTP/1.1\r\n\r\n");
+    let read = |r: &Request| names.map(|name| value(r, name).unwrap_or("none".to_owned()));
+    assert_eq!(read(&r), ["none", "none", "none", "0", "000"]);
+    r.body = RequestBody::Memory("a=b".into());
+    r.respond(200, "text/plain".into(), "x".into());
+    r.response.add("X", "1");
+    r.bytes_sent = 5;
+    assert_eq!(read(&r), ["none", "none", "none", "0", "200"]);
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl Module for Gzip {
     );
 
     fn variables(registry: &mut Registry<Request>) {
-        registry.builtin("gzip_ratio", |r, out| write_ratio(r, CODING, out));
+        registry.kept("gzip_ratio", |r, out| write_ratio(r, CODING, out));
     }
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
