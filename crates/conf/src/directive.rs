@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Diagnostics, Error};
+use crate::error::{Braces, Diagnostics, Error};
 use crate::files::Files;
 use crate::source::{Sources, Span};
 use crate::tree::Node;
@@ -264,7 +264,7 @@ pub fn check(spec: &Spec, node: &Node, context: Contexts) -> Result<(), Error> {
     match (spec.arity.is_block(), node.block.is_some()) {
         (false, true) => {
             let text = format!("directive \"{name}\" is not terminated by \";\"");
-            return Err(Error::emerg(node.span, text));
+            return Err(Error::emerg(node.span, text).of_braces(Braces::Misplaced));
         }
         (true, false) => {
             let text = format!("directive \"{name}\" has no opening \"{{\"");

@@ -34,6 +34,18 @@ impl Level {
     }
 }
 
+/// What an error says about the braces of its file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Braces {
+    /// Nothing.
+    #[default]
+    Fine,
+    /// One, or a semicolon, stands where it cannot.
+    Misplaced,
+    /// There are more of one kind than of the other.
+    Unbalanced,
+}
+
 /// One thing wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
@@ -45,17 +57,20 @@ pub struct Error {
     pub span: Option<Span>,
     /// What to do about it.
     pub hint: Option<String>,
+    /// What follows it may be wrong for no other reason.
+    pub braces: Braces,
 }
 
 impl Error {
     /// An error at a place.
     pub fn emerg(span: Span, message: impl Into<String>) -> Error {
-        Error { level: Level::Emerg, message: message.into(), span: Some(span), hint: None }
+        Error { span: Some(span), ..Error::global(message) }
     }
 
     /// An error that is at no place, such as a missing section.
     pub fn global(message: impl Into<String>) -> Error {
-        Error { level: Level::Emerg, message: message.into(), span: None, hint: None }
+        let (level, message) = (Level::Emerg, message.into());
+        Error { level, message, span: None, hint: None, braces: Braces::Fine }
     }
 
     /// A warning at a place.
@@ -72,7 +87,13 @@ impl Error {
     /// `open() "/x" failed (2: No such file or directory)`.
     pub fn io(span: Option<Span>, call: &str, path: &Path, error: &io::Error) -> Error {
         let message = format!("{call} \"{}\" failed ({})", path.display(), errno_text(error));
-        Error { level: Level::Emerg, message, span, hint: None }
+        Error { span, ..Error::global(message) }
+    }
+
+    /// The same as one of a brace or semicolon.
+    pub fn of_braces(mut self, braces: Braces) -> Error {
+        self.braces = braces;
+        self
     }
 
     /// The same with a suggestion.
@@ -178,6 +199,8 @@ pub struct Diagnostics {
     emergs: usize,
     /// How many of any level are not kept.
     dropped: usize,
+    /// Braces in the midst of words, which were likely not meant to open a block.
+    doubtful: Vec<Span>,
 }
 
 impl Diagnostics {
@@ -196,6 +219,13 @@ impl Diagnostics {
             self.errors.push(error);
         } else {
             self.dropped += 1;
+        }
+    }
+
+    /// Notes a brace that opened a block, and was likely to be part of a word.
+    pub fn doubt(&mut self, brace: Span) {
+        if self.doubtful.len() < MAX_ERRORS {
+            self.doubtful.push(brace);
         }
     }
 
@@ -237,6 +267,40 @@ impl Diagnostics {
             None => (true, Vec::new()),
         });
         self.errors.dedup_by(|a, b| (a.level, a.span, &a.message) == (b.level, b.span, &b.message));
+        self.drop_consequences();
+    }
+
+    /// Where the braces of a file do not match, keeps what is wrong up to the first one that is misplaced
+    /// or doubtful: what stands behind it is not read as it was meant.
+    fn drop_consequences(&mut self) {
+        let unbalanced = self.errors.iter().filter(|e| e.braces == Braces::Unbalanced);
+        let files: Vec<_> = unbalanced.filter_map(|e| Some(e.span?.file)).collect();
+        for file in files {
+            let is_here = |e: &Error| e.span.is_some_and(|span| span.file == file);
+            let doubt = self.doubtful.iter().find(|span| span.file == file).copied();
+            let is_behind = |e: &Error, at: Span| e.span.is_some_and(|span| span.line >= at.line);
+            let is_cause = |e: &Error| {
+                let is_behind_doubt = doubt.is_some_and(|at| is_behind(e, at));
+                is_here(e)
+                    && e.level == Level::Emerg
+                    && (is_behind_doubt || e.braces != Braces::Fine)
+            };
+            let Some(cause) = self.errors.iter().position(is_cause) else { continue };
+            let error = &mut self.errors[cause];
+            if let Some(at) = doubt
+                && error.hint.is_none()
+                && is_behind(error, at)
+            {
+                let (line, column) = (at.line, at.column);
+                let text = "opens a block; a word with braces has to be quoted";
+                error.hint = Some(format!("the \"{{\" of line {line}, column {column} {text}"));
+            }
+            let mut index = 0;
+            self.errors.retain(|e| {
+                index += 1;
+                index - 1 <= cause || !is_here(e) || e.level != Level::Emerg
+            });
+        }
     }
 
     /// All lines for standard error: nginx's line with `nginx: ` in front, each followed by its
@@ -328,6 +392,32 @@ mod tests {
         assert_eq!((diags.len(), diags.dropped()), (2 * MAX_ERRORS, 5));
         assert_eq!(diags.iter().filter(|e| e.message == "e").count(), MAX_ERRORS);
         assert!(diags.render(&sources, false).ends_with("too many messages, 5 not shown\n"));
+    }
+
+    #[test]
+    fn behind_a_misplaced_brace_nothing_counts_unless_they_match() {
+        let (sources, span) = source(b"a\nb\nc\nd\n");
+        let at = |line| Span { line, ..span };
+        let told = |braces: Braces, doubt: Option<u32>| {
+            let mut diags = Diagnostics::new();
+            diags.push(Error::emerg(at(1), "typo"));
+            diags.push(Error::emerg(at(2), "misplaced").of_braces(braces));
+            diags.push(Error::emerg(at(3), "follows"));
+            diags.push(Error::warn(at(3), "warning"));
+            diags.push(Error::emerg(at(4), "end").of_braces(Braces::Unbalanced));
+            doubt.into_iter().for_each(|line| diags.doubt(at(line)));
+            diags.sort(&sources);
+            diags.iter().map(|e| e.message.as_str()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(told(Braces::Misplaced, None), "typo misplaced warning");
+        assert_eq!(told(Braces::Fine, None), "typo misplaced follows warning end");
+        assert_eq!(told(Braces::Fine, Some(3)), "typo misplaced follows warning");
+        assert_eq!(told(Braces::Misplaced, Some(1)), "typo warning");
+        let mut diags = Diagnostics::new();
+        diags.push(Error::emerg(at(1), "unexpected").of_braces(Braces::Misplaced));
+        diags.push(Error::emerg(at(2), "another"));
+        diags.sort(&sources);
+        assert_eq!(diags.len(), 2);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub mod tree;
 pub mod value;
 
 pub use directive::{Arity, Contexts, Directive, Loader, Spec, check};
-pub use error::{Diagnostics, Error, Level};
+pub use error::{Braces, Diagnostics, Error, Level};
 pub use files::{Direct, Files};
 pub use index::Index;
 pub use parse::{ParseOptions, parse, parse_command_line, parse_text};

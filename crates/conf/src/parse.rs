@@ -11,7 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{Diagnostics, Error};
+use crate::error::{Braces, Diagnostics, Error};
 use crate::files::Files;
 use crate::glob::is_mask;
 use crate::lexer::{Fault, Lexer, MAX_WORD, Token, Word, unescape};
@@ -181,7 +181,9 @@ impl<'a> Parser<'a> {
             match lexer.next() {
                 Ok(Token::Word(word)) => self.word(&text, word, &mut pending),
                 Ok(Token::Comment(..)) => {}
-                Ok(Token::Semicolon(span)) if pending.is_empty() => self.unexpected(";", span),
+                Ok(Token::Semicolon(span)) if pending.is_empty() => {
+                    self.diags.push(Error::emerg(span, "unexpected \";\""));
+                }
                 Ok(Token::Semicolon(_)) => {
                     if let Some(node) = pending.take() {
                         self.finish(node, nodes);
@@ -191,6 +193,9 @@ impl<'a> Parser<'a> {
                     if origin == Origin::CommandLine {
                         let text = "block directives are not supported in -g option";
                         return self.diags.push(Error::emerg(span, text));
+                    }
+                    if is_doubtful(&text, lexer.position(), &pending) {
+                        self.diags.doubt(span);
                     }
                     let owner = self.open(span, &mut pending);
                     if owner.as_ref().is_some_and(is_foreign) {
@@ -208,7 +213,10 @@ impl<'a> Parser<'a> {
                     }
                     match frames.pop() {
                         Some(frame) => self.close(frame, Some(span), nodes),
-                        None => self.unexpected("}", span),
+                        None => {
+                            let error = Error::emerg(span, "unexpected \"}\"");
+                            self.diags.push(error.of_braces(Braces::Unbalanced));
+                        }
                     }
                 }
                 Ok(Token::End(span)) => {
@@ -245,12 +253,8 @@ impl<'a> Parser<'a> {
         pending.words.push(Arg { value, span: word.span, quoted: word.quoted });
     }
 
-    fn unexpected(&mut self, what: &str, span: Span) {
-        self.diags.push(Error::emerg(span, format!("unexpected \"{what}\"")));
-    }
-
     fn missing_semicolon(&mut self, span: Span, pending: &Pending) {
-        let error = Error::emerg(span, "unexpected \"}\"");
+        let error = Error::emerg(span, "unexpected \"}\"").of_braces(Braces::Misplaced);
         self.diags.push(match pending.words.last() {
             Some(last) => error.with_hint(format!(
                 "a \";\" is missing after \"{}\" in line {}",
@@ -264,12 +268,13 @@ impl<'a> Parser<'a> {
     /// The directive whose block opens here, if the block is wanted.
     fn open(&mut self, span: Span, pending: &mut Pending) -> Option<Node> {
         if pending.is_empty() {
-            self.unexpected("{", span);
+            let error = Error::emerg(span, "unexpected \"{\"");
+            self.diags.push(error.of_braces(Braces::Misplaced));
         }
         let node = pending.take()?;
         if node.name.is("include") {
             let text = "directive \"include\" is not terminated by \";\"";
-            self.diags.push(Error::emerg(node.span, text));
+            self.diags.push(Error::emerg(node.span, text).of_braces(Braces::Misplaced));
             return None;
         }
         if self.depth >= MAX_DEPTH {
@@ -322,15 +327,27 @@ impl<'a> Parser<'a> {
             });
         } else if let Some(frame) = open {
             let at = frame.opened;
-            self.diags.push(error("unexpected end of file, expecting \"}\"").with_hint(format!(
-                "the \"{{\" of line {}, column {} is never closed",
-                at.line, at.column
-            )));
+            let hint =
+                format!("the \"{{\" of line {}, column {} is never closed", at.line, at.column);
+            let error = error("unexpected end of file, expecting \"}\"").with_hint(hint);
+            self.diags.push(error.of_braces(Braces::Unbalanced));
         }
     }
 }
 
 const END_OF_PARAMETER: &str = "unexpected end of parameter, expecting \";\"";
+
+/// Whether the brace before `at` does not look like one that opens a block: it stands in the midst of a word
+/// (`^/a{2}`), or before a semicolon.
+fn is_doubtful(text: &[u8], at: usize, pending: &Pending) -> bool {
+    let before = at.checked_sub(2).and_then(|before| text.get(before));
+    let is_glued = before.is_some_and(|b| !b.is_ascii_whitespace()) && pending.words.len() > 1;
+    match text.get(at) {
+        Some(b';' | b',') => true,
+        Some(b) => is_glued && !b.is_ascii_whitespace(),
+        None => false,
+    }
+}
 
 /// Whether the block of a directive is in a language that is not nginx's: OpenResty's Lua. nginx
 /// stops at such a directive as unknown; to go on, its block must not be read as nginx's.

@@ -80,7 +80,7 @@ fn a_missing_main_file_is_an_error_without_place() {
 #[test]
 fn all_errors_of_all_files_are_found_and_the_rest_is_parsed() {
     let mut files = Memory::default()
-        .with("/c/nginx.conf", "a;\n;\nb { include sub; c }\n\"d\"e; f;\n} g;\n")
+        .with("/c/nginx.conf", "a;\n;\nb { include sub; c }\n\"d\"e; f;\ng;\n")
         .with("/c/sub", "h\n{ i;; } j");
     let p = run(&mut files);
     let want = [
@@ -89,10 +89,27 @@ fn all_errors_of_all_files_are_found_and_the_rest_is_parsed() {
         "[emerg] unexpected end of file, expecting \";\" or \"}\" in /c/sub:2",
         "[emerg] unexpected \"}\" in /c/nginx.conf:3",
         "[emerg] unexpected \"e\" in /c/nginx.conf:4",
-        "[emerg] unexpected \"}\" in /c/nginx.conf:5",
     ];
     assert_eq!(messages(&p), want);
     assert_eq!(tree(&p.nodes), "a() b()[h()[i()]] f() g()");
+}
+
+#[test]
+fn of_braces_that_do_not_match_the_first_is_told() {
+    let cases: &[(&str, &[&str])] = &[
+        ("a;\n} b; }", &["unexpected \"}\" in /c/nginx.conf:2"]),
+        ("a { b 1 }x; }\n;;", &["unexpected \"}\" in /c/nginx.conf:1"]),
+        ("a { b };\nc; }\n\"d\"e;", &["unexpected \"}\" in /c/nginx.conf:1"]),
+        (
+            "a { b };\nc;",
+            &["unexpected \"}\" in /c/nginx.conf:1", "unexpected \";\" in /c/nginx.conf:1"],
+        ),
+        ("a {\n{ b;\n}\n;", &["unexpected \"{\" in /c/nginx.conf:2"]),
+    ];
+    for (text, want) in cases {
+        let want: Vec<_> = want.iter().map(|line| format!("[emerg] {line}")).collect();
+        assert_eq!(messages(&run_text(text)), want, "{text:?}");
+    }
 }
 
 #[test]
