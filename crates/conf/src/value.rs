@@ -251,11 +251,27 @@ pub fn set_sec(slot: &mut Option<u64>, node: &Node) -> Result<(), Error> {
     set_parsed(slot, node, sec, SEC_HINT)
 }
 
-/// A number (`ngx_conf_set_num_slot`) that fits into `T`.
-pub fn set_number<T: TryFrom<u64>>(slot: &mut Option<T>, node: &Node) -> Result<(), Error> {
+/// What a number is kept in.
+pub trait Number: TryFrom<u64> {
+    /// The largest.
+    const MAX: Self;
+}
+
+macro_rules! number {
+    ($($kept:ty)+) => {
+        $(impl Number for $kept {
+            const MAX: $kept = <$kept>::MAX;
+        })+
+    };
+}
+
+number!(u16 u32 u64 usize);
+
+/// A number (`ngx_conf_set_num_slot`); one beyond `T` means as much as there can be.
+pub fn set_number<T: Number>(slot: &mut Option<T>, node: &Node) -> Result<(), Error> {
     set_once(slot, node, |node| {
         let arg = node.arg(0)?;
-        let n = number(&arg.value).and_then(|n| T::try_from(n).ok());
+        let n = number(&arg.value).map(|n| T::try_from(n).unwrap_or(T::MAX));
         n.ok_or_else(|| invalid(node, arg, "invalid number", NUMBER_HINT))
     })
 }

@@ -173,6 +173,23 @@ fn mistakes_in_directives_are_told_as_by_nginx() {
         "events {} http { keepalive_timeout x; }",
         "events {} http { keepalive_timeout 1 x; }",
         "events {} http { keepalive_disable msie6 safari none; }",
+        "events {} http { keepalive_disable none msie6; }",
+        "events {} http { keepalive_disable msie6 msie6; }",
+        "events {} http { keepalive_disable msie6; keepalive_disable safari; }",
+        "events {} http { keepalive_disable lynx; }",
+        "events {} http { keepalive_requests 9223372036854775807; }",
+        "events {} http { keepalive_requests 9223372036854775808; }",
+        "events {} http { open_file_cache off off; }",
+        "events {} http { open_file_cache off max=1; }",
+        "events {} http { open_file_cache off max=x; }",
+        "events {} http { ssl_session_cache off; ssl_session_cache shared:a:1m builtin; }",
+        "events {} http { ssl_session_cache builtin:x; }",
+        "events {} http { http2_max_concurrent_streams 0; }",
+        "events {} http { access_log ''; error_log ''; }",
+        "events {} http { access_log '' combined buffer=1k; }",
+        "events {} http { access_log '' foo; }",
+        "events {} http { resolver unix:; }",
+        "error_log ''; events {}",
         "events {} http { limit_rate x; }",
         "events {} http { limit_rate_after 1g; }",
         "events {} http { open_file_cache_valid 1M; }",
@@ -288,6 +305,35 @@ fn mistakes_in_directives_are_told_as_by_nginx() {
         }
     }
     assert!(failures.is_empty(), "{failures}");
+}
+
+#[test]
+fn of_an_unquoted_brace_only_the_cause_is_told() {
+    let Some(nginx) = binary(Kind::Nginx) else {
+        eprintln!("skipped: no nginx here");
+        return;
+    };
+    for inside in [
+        "location / { rewrite ^/a{2}$ /b; }",
+        "location / { if ($uri ~ ^/a{2}) { return 200; } }",
+        "location ~ ^/[a-z]{3}$ { return 200 x; }",
+        r"rewrite ^/(\d{4})/ /y last;",
+        "if ($uri ~ a{2,3}b) { return 403; }",
+        "location / { return 200 }x; }",
+        "location / { return 200 {x}; }",
+        "set $x {; return 200 x;",
+        "set $x }; return 200 x;",
+        "location / { root /a }",
+    ] {
+        let text = format!("events {{}}\nhttp {{\nserver {{\n{inside}\n}}\n}}\n");
+        let errors = |program: &Path| {
+            let (lines, code) = tested(program, &text);
+            let errors: Vec<_> =
+                lines.into_iter().filter(|line| line.contains("[emerg]")).collect();
+            (errors, code)
+        };
+        assert_eq!(errors(Path::new(FOREBAY)), errors(&nginx), "{inside}");
+    }
 }
 
 #[test]

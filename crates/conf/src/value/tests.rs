@@ -151,7 +151,7 @@ fn message(result: Result<(), Error>) -> String {
 
 #[test]
 fn wrong_values_have_nginx_texts() {
-    let number = |n: &Node| set_number(&mut None::<u16>, n);
+    let number = |n: &Node| set_number(&mut None::<u32>, n);
     let colour = |n: &Node| set_enum(&mut None, n, &[("red", 1), ("blue", 2)]);
     type Set<'a> = &'a dyn Fn(&Node) -> Result<(), Error>;
     let cases: &[(Set, &str, &str)] = &[
@@ -162,8 +162,8 @@ fn wrong_values_have_nginx_texts() {
         (&|n| set_msec(&mut None, n), "a '1h 30m';", ""),
         (&|n| set_msec(&mut None, n), "a 5q;", "\"a\" directive invalid value"),
         (&|n| set_sec(&mut None, n), "a 5ms;", "\"a\" directive invalid value"),
-        (&number, "a 65535;", ""),
-        (&number, "a 65536;", "\"a\" directive invalid number"),
+        (&number, "a 9223372036854775807;", ""),
+        (&number, "a 9223372036854775808;", "\"a\" directive invalid number"),
         (&number, "a x;", "\"a\" directive invalid number"),
         (&colour, "a BLUE;", ""),
         (&colour, "a green;", "invalid value \"green\""),

@@ -876,7 +876,8 @@ fn aio(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
         return Err(value::duplicate(n));
     }
     c.aio = Some(match n.args[0].lossy().as_ref() {
-        // Linux's own asynchronous I/O needs `directio`, and threads do the same work: `on` is theirs.
+        // DIFFERS(aio-on): where nginx has Linux's own asynchronous I/O built in, it needs `directio`, and
+        // else the directive is refused. Threads do the same work in either case: `on` is theirs.
         "on" | "threads" => Aio::Threads("default".into()),
         "off" => Aio::Off,
         other => match other.strip_prefix("threads=") {
@@ -1049,20 +1050,13 @@ fn internal(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Done {
     Ok(())
 }
 
-fn keepalive_disable(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>) -> Done {
-    if c.keepalive_disable.is_some() {
-        return Err(value::duplicate(n));
-    }
-    let mut disable = KeepaliveDisable::default();
-    for (index, arg) in n.args.iter().enumerate() {
-        match arg.lossy().as_ref() {
-            "none" if n.args.len() == 1 => {}
-            "msie6" => disable.msie6 = true,
-            "safari" => disable.safari = true,
-            _ => return Err(value::invalid_value(&n.args[index])),
-        }
-    }
-    c.keepalive_disable = Some(disable);
+fn keepalive_disable(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
+    let (none, msie6, safari) = (1, 2, 4);
+    let browsers = [("none", none), ("msie6", msie6), ("safari", safari)];
+    let bits = &mut c.own.keepalive_disable_bits;
+    value::set_bits(bits, n, &browsers, cx.loader.diags)?;
+    let has = |bit| bits.is_some_and(|bits| bits & bit != 0);
+    c.keepalive_disable = Some(KeepaliveDisable { msie6: has(msie6), safari: has(safari) });
     Ok(())
 }
 
@@ -1108,16 +1102,13 @@ fn open_file_cache(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     if c.open_file_cache.is_some() {
         return Err(value::duplicate(n));
     }
-    let (mut max, mut inactive_ms) = (0, 60_000);
+    let (mut max, mut inactive_ms, mut off) = (0, 60_000, false);
     for arg in &n.args {
         let text = arg.lossy();
         let invalid =
             || Error::emerg(arg.span, format!("invalid \"open_file_cache\" parameter \"{text}\""));
         match text.split_once('=') {
-            None if text == "off" && n.args.len() == 1 => {
-                c.open_file_cache = Some(None);
-                return Ok(());
-            }
+            None if text == "off" => off = true,
             Some(("max", value)) => match value::number(value.as_bytes()) {
                 Some(number) if number > 0 => max = number as usize,
                 _ => return Err(invalid()),
@@ -1127,6 +1118,10 @@ fn open_file_cache(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
             }
             _ => return Err(invalid()),
         }
+    }
+    if off {
+        c.open_file_cache = Some(None);
+        return Ok(());
     }
     if max == 0 {
         let text = "\"open_file_cache\" must have the \"max\" parameter".to_owned();

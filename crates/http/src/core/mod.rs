@@ -413,6 +413,8 @@ pub struct Own {
     pub types: Option<Arc<Types>>,
     /// `internal`.
     pub internal: bool,
+    /// `keepalive_disable`, as the directives of this level add up.
+    pub keepalive_disable_bits: Option<u32>,
     /// `error_log`s; replaced as a whole by an inner level's.
     pub error_log: Option<ErrorLog>,
     /// Directives without a meaning that stand here, whose values nobody keeps.

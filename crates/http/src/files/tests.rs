@@ -401,8 +401,12 @@ fn with_aio_threads_a_pool_opens_and_reads() {
     let dir = temp();
     let content = "0123456789".repeat(20_000);
     let path = put(&dir, "a", &content);
-    for conf in ["aio threads;", "aio threads; directio 1;", "aio threads; open_file_cache max=1;"]
-    {
+    for conf in [
+        "aio threads;",
+        "aio on;",
+        "aio threads; directio 1;",
+        "aio threads; open_file_cache max=1;",
+    ] {
         let r = under(&dir, conf);
         let read = forebay_rt::task::block_on(async {
             let found = open(&r, &path).await;

@@ -53,11 +53,7 @@ impl Module for Http2 {
             SERVERS,
             Arity::ONE,
             "How many requests of a connection may be under way at once.",
-            |c, n, _| {
-                value::set_number(&mut c.max_concurrent_streams, n)?;
-                let streams = c.max_concurrent_streams.unwrap_or_default();
-                value::check_bounds(n, u64::from(streams), 1, None)
-            },
+            |c, n, _| value::set_number(&mut c.max_concurrent_streams, n),
         ),
         set(
             "http2_body_preread_size",
@@ -275,7 +271,6 @@ mod tests {
                 "http2_recv_buffer_size 31;",
                 "\"http2_recv_buffer_size\" directive value is too small",
             ),
-            ("http2_max_concurrent_streams 0;", "value must be equal to or greater than 1"),
             ("http2 yes;", "invalid value \"yes\""),
         ] {
             let text = testing::conf_error(&format!("{line} server {{ listen 127.0.0.1:1; }}"));

@@ -15,7 +15,7 @@ mod path;
 #[cfg(test)]
 mod tests;
 
-use std::{cell::Cell, sync::Arc};
+use std::{cell::Cell, io::Write, sync::Arc};
 
 use forebay_conf::{Arg, Arity, Contexts, Error, Node, value};
 use forebay_rt::errno::Errno;
@@ -58,6 +58,8 @@ enum Target {
     File(Arc<LogFile>),
     Path(LogPath),
     Syslog(Syslog),
+    /// A file without a name.
+    Stderr,
 }
 
 impl module::Conf for Conf {
@@ -196,6 +198,8 @@ fn access_log(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), E
     }
     let target = if place.after("syslog:").is_some() {
         Target::Syslog(Syslog::parse(place, cx.loader.files)?)
+    } else if place.is("") {
+        Target::Stderr
     } else if place.bytes().contains(&b'$') {
         let full = cx.loader.full_path(place.path()).into_os_string().into_encoded_bytes();
         let name = Template::parse(&full, place.span, &mut cx.registry)?;
@@ -216,7 +220,7 @@ fn access_log(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), E
                     "access_log \"{place}\" already defined with conflicting parameters"
                 ));
             }
-            Target::File(_) => {}
+            Target::File(_) | Target::Stderr => {}
         }
     }
     conf.logs.push(Arc::new(Entry { target, format, condition: options.condition }));
@@ -318,6 +322,12 @@ impl Entry {
                 self.format.write(r, line);
                 line.push(b'\n');
                 path.write(r, cache, line);
+            }
+            Target::Stderr => {
+                self.format.write(r, line);
+                line.push(b'\n');
+                // Nobody is left to be told of a failure.
+                let _ = std::io::stderr().write_all(line);
             }
             Target::Syslog(syslog) => {
                 syslog.write_header(syslog.severity(), line);

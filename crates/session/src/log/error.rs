@@ -205,7 +205,7 @@ impl LogSet {
         loader: &mut Loader<'_>,
     ) -> Result<(), Error> {
         let target = node.arg(0)?;
-        let output = if target.is("stderr") {
+        let output = if target.is("stderr") || target.is("") {
             Output::Stderr
         } else if target.after("memory:").is_some() {
             let text = "nginx was built without debug support".to_owned();

@@ -303,6 +303,7 @@ fn error_log_levels_are_those_of_nginx() {
         ("error_log a;", Severity::Error),
         ("error_log a emerg;", Severity::Emerg),
         ("error_log stderr info;", Severity::Info),
+        ("error_log '' info;", Severity::Info),
         ("error_log a debug;", Severity::Debug),
         ("error_log a debug_http debug_core;", Severity::Debug),
         ("error_log syslog:server=127.0.0.1 warn;", Severity::Warn),

@@ -94,6 +94,11 @@ fn on_off(flag: &[u8]) -> Option<bool> {
 fn server(arg: &Arg, files: &mut dyn Files) -> Result<Vec<SocketAddr>, Error> {
     let shown = arg.lossy();
     let fail = |what: &str| Error::emerg(arg.span, format!("{what} in resolver \"{shown}\""));
+    // DIFFERS(resolver-unix): no answer could come back to a socket without a name.
+    if let Some(path) = arg.after("unix:") {
+        let what = "no path in the unix domain socket";
+        return Err(fail(if path.is_empty() { what } else { "unix domain socket" }));
+    }
     // Only in brackets is an IPv6 address one, as in all of nginx's addresses with ports.
     if let Some(rest) = arg.value.strip_prefix(b"[") {
         let end = memchr::memchr(b']', rest).ok_or_else(|| fail("invalid host"))?;
@@ -185,6 +190,8 @@ mod tests {
             ("[::1", "invalid host in resolver \"[::1\""),
             ("a.test:53", "host not found in resolver \"a.test:53\""),
             (":53", "no host in resolver \":53\""),
+            ("unix:", "no path in the unix domain socket in resolver \"unix:\""),
+            ("unix:/a", "unix domain socket in resolver \"unix:/a\""),
         ] {
             assert_eq!(parse(text).unwrap_err(), want, "{text}");
         }

@@ -329,15 +329,16 @@ fn resumption<S: Scope>(
     settings: &Settings,
     cx: &mut Context<'_, '_, S>,
 ) -> Result<(SessionStore, Option<Tickets>), Error> {
-    let cache = match &settings.session_cache {
-        None | Some(Cache::Off | Cache::None) if settings.early_data == Some(true) => {
-            SessionStore::Shared(sessions::for_early_data(cx.zones, cx.span)?)
-        }
-        None | Some(Cache::Off | Cache::None) => SessionStore::None,
-        Some(Cache::Builtin(count)) => {
+    let own = settings.session_cache.unwrap_or(Cache::None);
+    let cache = match (own, &settings.shared_sessions) {
+        (Cache::Builtin(_) | Cache::NoBuiltin, Some(zone)) => SessionStore::Shared(zone.clone()),
+        (Cache::Builtin(count), None) => {
             SessionStore::Own(SessionCache::new(count.saturating_mul(SESSION_BYTES)))
         }
-        Some(Cache::Shared(zone)) => SessionStore::Shared(zone.clone()),
+        _ if settings.early_data == Some(true) => {
+            SessionStore::Shared(sessions::for_early_data(cx.zones, cx.span)?)
+        }
+        _ => SessionStore::None,
     };
     // DIFFERS(ssl-early-data-once): a ticket with early data could be sent twice. Such sessions are kept
     // here, each to be used once (RFC 8446 §8.1); nginx leaves replays to the application.

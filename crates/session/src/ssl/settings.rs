@@ -124,8 +124,10 @@ pub struct Settings {
     pub protocols_span: Option<Span>,
     /// `ssl_reject_handshake`.
     pub reject_handshake: Option<bool>,
-    /// `ssl_session_cache`.
+    /// `ssl_session_cache`: how a server's own cache is to be.
     pub session_cache: Option<SessionCache>,
+    /// `ssl_session_cache`: that of several servers.
+    pub shared_sessions: Option<SessionsUse>,
     /// `ssl_session_ticket_key`s.
     pub session_ticket_keys: Option<Vec<Arg>>,
     /// `ssl_session_tickets`.
@@ -148,18 +150,18 @@ pub struct Settings {
     pub verify_depth: Option<usize>,
 }
 
-/// `ssl_session_cache`.
-#[derive(Clone, Debug, Default)]
+/// `ssl_session_cache`, without what several servers share: that is better than a cache of one's own, and
+/// means nothing beside `off` and `none`, wherever they stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionCache {
     /// Sessions by id are told not to be used again.
     Off,
     /// Clients are told that they may, and then it is not so.
-    #[default]
     None,
     /// The cache of one server's own, with room for so many.
     Builtin(usize),
-    /// The one that several servers share, under a name.
-    Shared(SessionsUse),
+    /// Only the one that several servers share.
+    NoBuiltin,
 }
 
 macro_rules! inherited {
@@ -174,8 +176,8 @@ impl Settings {
         inherited!(self, parent; buffer_size certificates certificate_keys certificate_cache
             certificate_compression ciphers client_certificate conf_commands crl dhparam early_data
             ecdh_curve ocsp ocsp_cache ocsp_responder passwords prefer_server_ciphers
-            protocols protocols_span reject_handshake session_cache session_ticket_keys
-            session_tickets session_timeout_s stapling stapling_file stapling_responder
+            protocols protocols_span reject_handshake session_cache shared_sessions
+            session_ticket_keys session_tickets session_timeout_s stapling stapling_file stapling_responder
             stapling_verify trusted_certificate verify_client verify_depth);
     }
 
@@ -239,33 +241,33 @@ impl Settings {
         })
     }
 
-    /// `ssl_session_cache` (`ngx_http_ssl_session_cache`).
+    /// `ssl_session_cache` (`ngx_http_ssl_session_cache`), which may be said again: the last word of each
+    /// kind counts.
     pub fn session_cache(&mut self, node: &Node, zones: &mut Zones) -> Result<(), Error> {
-        value::set_once(&mut self.session_cache, node, |node| {
-            let mut cache = SessionCache::None;
-            for arg in &node.args {
-                let invalid = || {
-                    let text = format!("invalid session cache \"{}\"", arg.lossy());
-                    Error::emerg(arg.span, text)
-                };
-                cache = match &*arg.value {
-                    b"off" => SessionCache::Off,
-                    b"none" => SessionCache::None,
-                    // A shared one is better than one's own.
-                    b"builtin" if matches!(cache, SessionCache::Shared(_)) => cache,
-                    b"builtin" => SessionCache::Builtin(BUILTIN_SESSIONS),
-                    text => match text.strip_prefix(b"builtin:") {
-                        Some(count) => {
-                            let count = value::number(count).ok_or_else(invalid)?;
-                            let own = SessionCache::Builtin(count as usize);
-                            if matches!(cache, SessionCache::Shared(_)) { cache } else { own }
-                        }
-                        None => SessionCache::Shared(sessions::shared(arg, zones)?),
-                    },
-                };
-            }
-            Ok(cache)
-        })
+        for arg in &node.args {
+            let own = match &*arg.value {
+                b"off" => SessionCache::Off,
+                b"none" => SessionCache::None,
+                b"builtin" => SessionCache::Builtin(BUILTIN_SESSIONS),
+                text => match text.strip_prefix(b"builtin:") {
+                    Some(count) => {
+                        let text = || format!("invalid session cache \"{}\"", arg.lossy());
+                        let count = value::number(count);
+                        let count = count.ok_or_else(|| Error::emerg(arg.span, text()))?;
+                        SessionCache::Builtin(count as usize)
+                    }
+                    None => {
+                        self.shared_sessions = Some(sessions::shared(arg, zones)?);
+                        continue;
+                    }
+                },
+            };
+            self.session_cache = Some(own);
+        }
+        if self.shared_sessions.is_some() {
+            self.session_cache.get_or_insert(SessionCache::NoBuiltin);
+        }
+        Ok(())
     }
 
     /// `ssl_ocsp_cache` (`ngx_http_ssl_ocsp_cache`).
