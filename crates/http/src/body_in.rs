@@ -15,7 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use forebay_rt::threads::{Overflow, Pool, Task};
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use forebay_wire::h1::BodyLength;
 
 use crate::{
@@ -233,7 +233,7 @@ async fn spill_into(r: &Request, at: &Arc<TempPath>, mode: BodyInFile) -> Result
             Severity::Warn,
             format_args!(
                 "a client request body is buffered to a temporary file {}",
-                file.path.display()
+                Shown::path(&file.path)
             ),
         );
     }
@@ -268,7 +268,10 @@ fn done<T>(result: Option<std::io::Result<T>>) -> std::io::Result<T> {
 
 fn write_failed(r: &Request, path: &Path, error: &std::io::Error) -> u16 {
     let cause = forebay_conf::error::errno_text(error);
-    r.log_error(Severity::Crit, format_args!("pwrite() \"{}\" failed ({cause})", path.display()));
+    r.log_error(
+        Severity::Crit,
+        format_args!("pwrite() \"{}\" failed ({cause})", Shown::path(path)),
+    );
     500
 }
 

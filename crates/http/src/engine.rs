@@ -9,7 +9,7 @@
 use std::{future::Future, pin::Pin};
 
 use bytes::Bytes;
-use forebay_session::log::Severity;
+use forebay_session::log::{self, Severity};
 use forebay_wire::{
     h1::{BodyLength, Method},
     uri,
@@ -92,7 +92,7 @@ pub async fn post_action(r: &mut Request) {
         Some(b'@') => match plan.server(r.server).named.get(&target[..]) {
             Some(&id) => Entry::Location(id),
             None => {
-                let name = String::from_utf8_lossy(&target);
+                let name = log::Shown(&target);
                 let text = format_args!("could not find named location \"{name}\"");
                 r.log_error(Severity::Error, text);
                 return;
@@ -339,7 +339,7 @@ fn spend_cycle(r: &mut Request, doing: &str) -> bool {
     if r.cycles_left > 0 {
         return true;
     }
-    let uri = String::from_utf8_lossy(&r.uri).into_owned();
+    let uri = log::Shown(&r.uri);
     r.log_error(
         Severity::Error,
         format_args!("rewrite or internal redirection cycle while {doing} \"{uri}\""),
@@ -500,7 +500,7 @@ fn show(plan: &Plan, r: &mut Request, page: &ErrorPage, status: Status) -> Shown
             }
             Some(_) => Shown::Cycle,
             None => {
-                let name = String::from_utf8_lossy(&target).into_owned();
+                let name = log::Shown(&target);
                 r.log_error(
                     Severity::Error,
                     format_args!("could not find named location \"{name}\""),

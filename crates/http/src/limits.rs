@@ -5,7 +5,10 @@
 use std::cell::Cell;
 
 use forebay_conf::{Error, Node, value};
-use forebay_session::{log::Severity, var::Template};
+use forebay_session::{
+    log::{Severity, Shown},
+    var::Template,
+};
 
 use crate::{module::Cx, request::Request};
 
@@ -124,7 +127,7 @@ pub fn with_key<T>(key: &Template, r: &Request, f: impl FnOnce(&[u8]) -> T) -> T
 
 /// Says that a key is too long to be counted.
 pub fn log_long_key(r: &Request, key_text: &str, max: usize, key: &[u8]) {
-    let value = String::from_utf8_lossy(key);
+    let value = Shown(key);
     let text =
         format_args!("the value of the \"{key_text}\" key is more than {max} bytes: \"{value}\"");
     r.log_error(Severity::Error, text);

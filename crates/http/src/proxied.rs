@@ -16,10 +16,10 @@ use forebay_rt::{
     timer::{Idle, Timer},
     transport::Transport,
 };
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use forebay_wire::proxy_protocol;
 
-use crate::{error_log::Lossy, plan::Listener, plan::Plan, request::Connection};
+use crate::{plan::Listener, plan::Plan, request::Connection};
 
 /// What a PROXY header told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl fmt::Display for Cause<'_> {
             };
         }
         let line = self.0.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
-        write!(f, "broken header: \"{}\"", Lossy(&line[..line.len().min(SHOWN)]))
+        write!(f, "broken header: \"{}\"", Shown(&line[..line.len().min(SHOWN)]))
     }
 }
 

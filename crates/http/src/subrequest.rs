@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 
 use crate::{
     body::{Chunk, Fault, Source},
@@ -146,7 +146,7 @@ impl Request {
     /// A subrequest of this one: the same client, head and variables, another target. `None`: there
     /// are too many, which is in the log.
     pub fn subrequest(&self, uri: &[u8], args: &[u8]) -> Option<Request> {
-        let shown = String::from_utf8_lossy(uri);
+        let shown = Shown(uri);
         if self.subrequests_left == 0 {
             let text = format_args!("subrequests cycle while processing \"{shown}\"");
             self.log_error(Severity::Error, text);

@@ -257,9 +257,15 @@ impl Server {
         self.read("access.log")
     }
 
-    /// The error log so far.
+    /// The error log so far. A byte that is no text is U+FFFD with the number of the byte behind it.
     pub fn error_log(&self) -> String {
-        self.read("error.log")
+        let bytes = fs::read(self.prefix().join("error.log")).unwrap_or_default();
+        let mut text = String::with_capacity(bytes.len());
+        for chunk in bytes.utf8_chunks() {
+            text.push_str(chunk.valid());
+            text.extend(chunk.invalid().iter().map(|byte| format!("\u{fffd}{byte:02x}")));
+        }
+        text
     }
 
     /// Standard output and standard error so far.

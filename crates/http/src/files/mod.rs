@@ -24,7 +24,7 @@ use std::{
 
 use bytes::Bytes;
 use forebay_rt::threads::Pool;
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use rustix::fs::OFlags;
 
 use self::{
@@ -404,7 +404,7 @@ pub fn log_failed(r: &Request, severity: Severity, failed: Failed, path: &[u8]) 
         // Logged where it happened.
         return;
     }
-    let path = String::from_utf8_lossy(path);
+    let path = Shown(path);
     r.log_error(severity, format_args!("{} \"{path}\" failed ({failed})", failed.call));
 }
 

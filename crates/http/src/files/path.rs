@@ -7,7 +7,10 @@
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
 use forebay_rt::errno::Errno;
-use forebay_session::{log::Severity, var::Piece};
+use forebay_session::{
+    log::{Severity, Shown},
+    var::Piece,
+};
 
 use crate::{
     core::{Alias, Root},
@@ -84,7 +87,7 @@ pub fn realpath_root(r: &Request, out: &mut Vec<u8>) -> bool {
             true
         }
         Err(error) => {
-            let root = String::from_utf8_lossy(&root);
+            let root = Shown(&root);
             let error = Errno(&error);
             r.log_error(Severity::Crit, format_args!("realpath() \"{root}\" failed ({error})"));
             false
@@ -96,7 +99,7 @@ pub fn realpath_root(r: &Request, out: &mut Vec<u8>) -> bool {
 pub fn shown_path(r: &Request) -> String {
     let mut path = Vec::new();
     request_filename(r, &mut path);
-    String::from_utf8_lossy(&path).into_owned()
+    Shown(&path).to_string()
 }
 
 /// How much of a root is fixed by the configuration; `None`: all of it.

@@ -2,16 +2,13 @@
 
 use std::{fmt, mem};
 
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
     Reject, Span,
     h1::{Field, FieldId},
 };
 
-use crate::{
-    error_log::Lossy,
-    request::{Connection, Request},
-};
+use crate::request::{Connection, Request};
 
 /// Tells why a head was refused. What stands after the fault was not read by nginx and is not told.
 pub fn reject(r: &mut Request, reject: Reject) {
@@ -55,7 +52,7 @@ fn tell_skipped(r: &mut Request, refused: Option<Reject>) {
         headers.extend(before);
         let host_is_known = in_target || headers.iter().any(|field| field.id == FieldId::Host);
         (r.server, r.location) = if host_is_known { found } else { first };
-        let line = Lossy(r.input.text(*line));
+        let line = Shown(r.input.text(*line));
         let text = format_args!(
             "client sent invalid header line: \"{line}\" while reading client request headers"
         );
@@ -178,11 +175,11 @@ struct Detail<'a> {
 }
 
 impl Detail<'_> {
-    fn text(&self, span: Span) -> Lossy<'_> {
-        Lossy(self.r.input.text(span))
+    fn text(&self, span: Span) -> Shown<'_> {
+        Shown(self.r.input.text(span))
     }
 
-    fn line(&self, field: &Field) -> Lossy<'_> {
+    fn line(&self, field: &Field) -> Shown<'_> {
         self.text(Span { start: field.name.start, end: field.value.end })
     }
 

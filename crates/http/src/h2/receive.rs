@@ -8,7 +8,7 @@
 use std::{cell::RefCell, future::Future, mem, task::Context};
 
 use forebay_rt::{clock, pool::Pooled};
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
     Reject,
     h1::{self, BodyLength, FieldId, Method},
@@ -30,7 +30,6 @@ use super::{
     tunnel,
 };
 use crate::{
-    error_log::Lossy,
     plan::Plan,
     request::{Parts, Request},
     target,
@@ -682,7 +681,7 @@ fn check_new_id(id: u32) -> Result<(), Violation> {
 /// Tells of fields that were passed over (`ignore_invalid_headers`).
 fn skipped(r: &Request) {
     for name in &r.input.head.skipped {
-        let name = Lossy(r.input.text(*name));
+        let name = Shown(r.input.text(*name));
         let text = format_args!(
             "client sent invalid header: \"{name}\" while processing HTTP/2 connection"
         );

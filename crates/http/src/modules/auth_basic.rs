@@ -15,7 +15,10 @@ use std::{
 use bytes::Bytes;
 use forebay_conf::{Arity, Contexts, Error, Node, error::errno_text, value};
 use forebay_rt::threads::{self, Pool};
-use forebay_session::{log::Severity, var::Template};
+use forebay_session::{
+    log::{Severity, Shown},
+    var::Template,
+};
 use forebay_wire::h1::FieldId;
 
 use crate::{
@@ -134,13 +137,13 @@ impl Handler for Guard {
                     ErrorKind::NotFound => (Severity::Error, 403),
                     _ => (Severity::Crit, 500),
                 };
-                let (path, why) = (path.display(), errno_text(&error));
+                let (path, why) = (Shown::path(&path), errno_text(&error));
                 r.log_error(severity, format_args!("{call} \"{path}\" failed ({why})"));
                 return Flow::Deny(status);
             }
         };
         let Some(hash) = find(&content, given.user()) else {
-            let (user, path) = (shown(&given), path.display());
+            let (user, path) = (shown(&given), Shown::path(&path));
             let text = format_args!("user \"{user}\" was not found in \"{path}\"");
             r.log_error(Severity::Error, text);
             return ask(r, &realm);
@@ -179,7 +182,7 @@ fn os(name: &[u8]) -> std::borrow::Cow<'_, std::ffi::OsStr> {
 }
 
 fn shown(given: &Credentials) -> String {
-    String::from_utf8_lossy(given.user()).into_owned()
+    Shown(given.user()).to_string()
 }
 
 fn verdict<'a>(r: &mut Request, given: &Credentials, realm: &[u8], matches: bool) -> Flow<'a> {

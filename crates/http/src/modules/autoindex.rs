@@ -11,7 +11,7 @@ use forebay_conf::{
     Arity, Error,
     value::{set_enum, set_flag},
 };
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use forebay_wire::h1::Method;
 use rustix::{
     fs::{CWD, FileType, Mode, OFlags, lstat, openat, stat},
@@ -191,7 +191,7 @@ impl Lister {
 /// (`ngx_http_autoindex_jsonp_callback`).
 fn callback(r: &Request) -> Result<Option<Box<[u8]>>, u16> {
     let Some(name) = crate::variables::argument(&r.args, b"callback") else { return Ok(None) };
-    let shown = String::from_utf8_lossy(name);
+    let shown = Shown(name);
     if name.len() > MAX_CALLBACK {
         r.log_error(
             Severity::Info,

@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use forebay_conf::{Arg, Arity, Contexts, Error, Node, value};
 use forebay_session::{
-    log::Severity,
+    log::{Severity, Shown},
     var::{self, VarId},
 };
 
@@ -271,7 +271,7 @@ impl CharsetFilter {
             if self.maps.knows(&wanted) {
                 return Some(wanted);
             }
-            let name = String::from_utf8_lossy(&wanted);
+            let name = Shown(&wanted);
             let text = format_args!("unknown charset \"{name}\" to override{}", doing(r));
             r.log_error(Severity::Error, text);
             return None;

@@ -11,7 +11,7 @@ use std::{fs, os::unix::fs::DirBuilderExt, path::Path};
 
 use forebay_conf::{Arity, Error, Node, value};
 use forebay_rt::errno::Errno;
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
     date::parse_http_time,
     escape::{Kind, escape},
@@ -194,7 +194,7 @@ pub fn failed(r: &Request, call: &str, path: &Path, error: &std::io::Error, not_
         Some(Code::NOSPC) => (Severity::Crit, 507),
         _ => (Severity::Crit, 500),
     };
-    let (path, error) = (path.display(), Errno(error));
+    let (path, error) = (Shown::path(path), Errno(error));
     r.log_error(severity, format_args!("{call} \"{path}\" failed ({error})"));
     status
 }
@@ -253,7 +253,7 @@ fn depth(r: &Request) -> Option<Depth> {
         Some(b"0") => Some(Depth::Zero),
         Some(b"1") => Some(Depth::One),
         Some(other) => {
-            let other = String::from_utf8_lossy(other);
+            let other = Shown(other);
             complain(r, format_args!("client sent invalid \"Depth\" header: \"{other}\""), 400);
             None
         }
@@ -289,7 +289,7 @@ impl Files {
             Ok(_) => {
                 let text = format_args!(
                     "\"{}\" could not be created (21: Is a directory)",
-                    path.display()
+                    Shown::path(path)
                 );
                 return Err(complain(r, text, 409));
             }
@@ -325,7 +325,7 @@ impl Files {
         if stat.is_dir() {
             if !r.uri.ends_with(b"/") {
                 let text =
-                    format_args!("DELETE \"{}\" failed (21: Is a directory)", target.display());
+                    format_args!("DELETE \"{}\" failed (21: Is a directory)", Shown::path(target));
                 return Err(complain(r, text, 409));
             }
             if depth != Depth::Infinity {
@@ -400,7 +400,7 @@ fn overwrite(r: &Request) -> Result<bool, u16> {
         None | Some(b"T" | b"t") => Ok(true),
         Some(b"F" | b"f") => Ok(false),
         Some(other) => {
-            let other = String::from_utf8_lossy(other);
+            let other = Shown(other);
             let text = format_args!("client sent invalid \"Overwrite\" header: \"{other}\"");
             Err(complain(r, text, 400))
         }
@@ -412,7 +412,7 @@ fn destination(r: &Request) -> Result<Vec<u8>, u16> {
     let Some(field) = r.field(FieldId::Destination) else {
         return Err(complain(r, format_args!("client sent no \"Destination\" header"), 400));
     };
-    let shown = String::from_utf8_lossy(field);
+    let shown = Shown(field);
     let invalid = || {
         complain(r, format_args!("client sent invalid \"Destination\" header: \"{shown}\""), 400)
     };
@@ -436,7 +436,7 @@ fn destination(r: &Request) -> Result<Vec<u8>, u16> {
     let mut path = Vec::with_capacity(uri.len());
     let safe = parse_unsafe(uri, &mut path).is_some();
     if !safe {
-        let uri = String::from_utf8_lossy(uri);
+        let uri = Shown(uri);
         r.log_error(Severity::Error, format_args!("unsafe URI \"{uri}\" was detected"));
     }
     // An alias stands for the name of the location, which a path elsewhere does not begin with.
@@ -451,7 +451,7 @@ fn destination(r: &Request) -> Result<Vec<u8>, u16> {
     if r.uri.ends_with(b"/") != field.ends_with(b"/")
         || r.uri.ends_with(b"/") != path.ends_with(b"/")
     {
-        let own = String::from_utf8_lossy(&r.uri);
+        let own = Shown(&r.uri);
         let text = format_args!(
             "both URI \"{own}\" and \"Destination\" URI \"{shown}\" should be either collections \
              or non-collections"
@@ -476,7 +476,7 @@ impl Job {
             Ok(stat) if overwrite => Some(stat),
             Ok(_) => {
                 let text =
-                    format_args!("\"{}\" could not be created (17: File exists)", to.display());
+                    format_args!("\"{}\" could not be created (17: File exists)", Shown::path(to));
                 return Err(complain(r, text, 412));
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -485,7 +485,7 @@ impl Job {
         let stat =
             fs::symlink_metadata(from).map_err(|error| failed(r, "lstat()", from, &error, 404))?;
         if stat.is_dir() && !r.uri.ends_with(b"/") {
-            let uri = String::from_utf8_lossy(&r.uri);
+            let uri = Shown(&r.uri);
             return Err(complain(
                 r,
                 format_args!("\"{uri}\" is collection (21: Is a directory)"),
@@ -519,7 +519,7 @@ impl Job {
         let inode = |path: &Path| fs::metadata(path).ok().map(|stat| (stat.dev(), stat.ino()));
         let same = inode(&from).is_some() && inode(&from) == inode(&to);
         if same || to.starts_with(&from) || from.starts_with(&to) {
-            let (from, to) = (from.display(), to.display());
+            let (from, to) = (Shown::path(&from), Shown::path(&to));
             let text = format_args!("\"{to}\" and \"{from}\" are the same or within each other");
             return Err(complain(r, text, 403));
         }

@@ -5,7 +5,10 @@
 use std::sync::Arc;
 
 use forebay_conf::{Arity, Error, Node};
-use forebay_session::{log::Severity, var::Template};
+use forebay_session::{
+    log::{Severity, Shown},
+    var::Template,
+};
 use forebay_wire::h1::Method;
 
 use super::static_files::refuse;
@@ -151,7 +154,7 @@ async fn test_dir(r: &Request, path: &[u8], dir: usize) -> Result<(), u16> {
     match files::test(r, name).await {
         Ok(Kind::Dir) => Ok(()),
         Ok(_) => {
-            let name = String::from_utf8_lossy(name);
+            let name = Shown(name);
             r.log_error(Severity::Alert, format_args!("\"{name}\" is not a directory"));
             Err(500)
         }
@@ -168,7 +171,7 @@ async fn test_dir(r: &Request, path: &[u8], dir: usize) -> Result<(), u16> {
 
 /// `ngx_http_index_error`.
 fn error(r: &Request, path: &[u8], failed: Failed) -> u16 {
-    let path = String::from_utf8_lossy(path);
+    let path = Shown(path);
     if failed.is_forbidden() {
         r.log_error(Severity::Error, format_args!("\"{path}\" is forbidden ({failed})"));
         return 403;

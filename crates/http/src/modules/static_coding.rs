@@ -6,7 +6,7 @@
 //! Invariant: whether a client takes a coding is the coding's own rule.
 
 use forebay_conf::{Error, Node, value::set_enum};
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use forebay_wire::h1::Method;
 
 use super::static_files::{refuse, respond};
@@ -118,7 +118,7 @@ impl Compressed {
             }
             let Found::File(file) = found else { continue };
             if !file.is_regular() {
-                let path = String::from_utf8_lossy(&path);
+                let path = Shown(&path);
                 r.log_error(Severity::Crit, format_args!("\"{path}\" is not a regular file"));
                 return Flow::Deny(404);
             }

@@ -8,7 +8,7 @@ use std::{cell::RefCell, rc::Rc};
 
 use bytes::Bytes;
 use forebay_conf::Error;
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
     escape::{Kind, escape},
     h1::Method,
@@ -82,12 +82,12 @@ async fn serve<'f>(r: &mut Request) -> Flow<'f> {
 pub fn refuse<'f>(r: &Request, path: &[u8]) -> Flow<'f> {
     if r.rewritten_in_place && r.location().core.root.alias.is_some() {
         // `ngx_http_map_uri_to_path`: what of the path to replace, nobody can tell.
-        let name = String::from_utf8_lossy(&r.location().name);
+        let name = Shown(&r.location().name);
         let what = "\"alias\" cannot be used in location";
         r.log_error(Severity::Alert, format_args!("{what} \"{name}\" where URI was rewritten"));
         return Flow::Deny(500);
     }
-    let path = String::from_utf8_lossy(path);
+    let path = Shown(path);
     r.log_error(Severity::Error, format_args!("\"{path}\" leads out of its root"));
     Flow::Deny(404)
 }
@@ -100,7 +100,7 @@ fn answer<'f>(r: &mut Request, path: &[u8], opened: Result<Found, Failed>) -> Fl
             Flow::Deny(301)
         }
         Ok(Found::File(file)) if !file.is_regular() => {
-            let path = String::from_utf8_lossy(path);
+            let path = Shown(path);
             r.log_error(Severity::Crit, format_args!("\"{path}\" is not a regular file"));
             Flow::Deny(404)
         }

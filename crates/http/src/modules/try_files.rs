@@ -7,7 +7,10 @@
 use std::sync::Arc;
 
 use forebay_conf::{Arity, Error, Node, value};
-use forebay_session::{log::Severity, var::Template};
+use forebay_session::{
+    log::{Severity, Shown},
+    var::Template,
+};
 
 use crate::{
     client::Client,
@@ -178,7 +181,7 @@ fn go<'f>(r: &mut Request, target: &[u8]) -> Flow<'f> {
         if let Some(&id) = r.server().named.get(target) {
             return Flow::Named(id);
         }
-        let name = String::from_utf8_lossy(target);
+        let name = Shown(target);
         r.log_error(Severity::Error, format_args!("could not find named location \"{name}\""));
         return Flow::Deny(500);
     }

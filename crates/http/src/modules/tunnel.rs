@@ -22,13 +22,15 @@ use std::sync::Arc;
 use forebay_conf::{Arg, Arity, Contexts, Error, Node, Span, value};
 use forebay_rt::{listen::Addr, pool};
 use forebay_session::{
-    log::Severity, resolver::Resolver, upstream::address::Target, var::Template,
+    log::{Severity, Shown},
+    resolver::Resolver,
+    upstream::address::Target,
+    var::Template,
 };
 use forebay_wire::h1::{BadResponse, Method, ResponseFraming, ResponseHead, Version};
 
 use crate::{
     client::Client,
-    error_log::Lossy,
     handler::{Flow, Handler},
     module::{self, ANY, Builder, Cx, Directive, Module, set},
     plan::Kind,
@@ -216,7 +218,7 @@ impl Opening {
             Ok((target, _)) => return upstream::locate(r, &target, &self.resolver).await,
             Err(why) => why,
         };
-        r.log_error(Severity::Error, format_args!("{why} in upstream \"{}\"", Lossy(&value)));
+        r.log_error(Severity::Error, format_args!("{why} in upstream \"{}\"", Shown(&value)));
         Err(500)
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use forebay_conf::{Arity, Error, Node, value};
 use forebay_rt::clock;
 use forebay_session::{
-    log::Severity,
+    log::{Severity, Shown},
     var::{self, Registry},
 };
 use forebay_wire::{
@@ -326,7 +326,7 @@ impl State {
         });
         let Some((field, cookie)) = found else { return };
         let log = |what: &str| {
-            let field = String::from_utf8_lossy(field);
+            let field = Shown(field);
             r.log_error(
                 Severity::Error,
                 format_args!("client sent {what} userid cookie \"{field}\""),
@@ -364,7 +364,7 @@ impl State {
             }
             self.reset = true;
             if reset == b"log" {
-                let name = String::from_utf8_lossy(&settings.name);
+                let name = Shown(&settings.name);
                 let [a, b, c, d] = got;
                 r.log_error(
                     Severity::Notice,

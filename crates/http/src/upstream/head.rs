@@ -6,7 +6,7 @@
 //! Invariant: fields of the connection (RFC 9110 §7.6.1) never pass; how the body ends is told anew.
 
 use bytes::Bytes;
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
     h1::{Method, ResponseField, ResponseFieldId as Id, ResponseFraming, ResponseHead, framing},
     uri,
@@ -14,7 +14,6 @@ use forebay_wire::{
 
 use super::{Protocol, settings::Ignored};
 use crate::{
-    error_log::Lossy,
     handler::Flow,
     plan::LocId,
     request::Request,
@@ -122,7 +121,7 @@ pub fn drop_repeated(r: &Request, head: &mut ResponseHead, bytes: &[u8]) {
             firsts.push(*field);
             return true;
         };
-        let text = |span: forebay_wire::Span| Lossy(span.of(bytes));
+        let text = |span: forebay_wire::Span| Shown(span.of(bytes));
         r.log_error(
             Severity::Warn,
             format_args!(
@@ -169,7 +168,7 @@ pub fn apply<P: Protocol>(
 ) -> Verdict {
     let settings = protocol.settings();
     for line in &head.skipped {
-        let line = Lossy(line.of(bytes));
+        let line = Shown(line.of(bytes));
         r.log_error(
             Severity::Info,
             format_args!(
@@ -261,7 +260,7 @@ fn redirect<P: Protocol>(
         return match r.server().named.get(target) {
             Some(&id) => Instead::Named(id),
             None => {
-                let name = Lossy(target);
+                let name = Shown(target);
                 let text = format_args!("could not find named location \"{name}\" while {DOING}");
                 r.log_error(Severity::Error, text);
                 Instead::Deny(500)
@@ -270,7 +269,7 @@ fn redirect<P: Protocol>(
     }
     let mut path = Vec::new();
     let Some(args) = uri::parse_unsafe(target, &mut path) else {
-        let shown = Lossy(target);
+        let shown = Shown(target);
         let text = format_args!("unsafe URI \"{shown}\" was detected while {DOING}");
         r.log_error(Severity::Error, text);
         return Instead::Deny(404);

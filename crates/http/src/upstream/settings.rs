@@ -427,7 +427,7 @@ impl Local {
                 }
                 let bind = parse_bind(&text, *transparent);
                 if bind.is_none() {
-                    let text = crate::error_log::Lossy(&text);
+                    let text = forebay_session::log::Shown(&text);
                     r.log_error(
                         forebay_session::log::Severity::Error,
                         format_args!("invalid local address \"{text}\""),

@@ -21,7 +21,7 @@ use forebay_rt::{
     errno::Errno,
     threads::{Pool, Task},
 };
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 
 use super::{Settings, State};
 use crate::{body::FileSlice, body_in::TempFile, core::TempPath, files::OpenFile};
@@ -68,7 +68,7 @@ impl Failed {
 
     fn tell(self, state: &State) {
         let Failed { call, path, error } = self;
-        let (path, cause) = (path.display(), Errno(&error));
+        let (path, cause) = (Shown::path(&path), Errno(&error));
         let text = format!("{call} \"{path}\" failed ({cause}) while reading upstream");
         state.complain(Severity::Crit, text);
     }
@@ -178,7 +178,7 @@ impl Spill {
     /// The file is new.
     fn begin(&self, file: &TempFile, state: &State) -> Result<Rc<OpenFile>, Failed> {
         let copy = file.file.try_clone().map_err(Failed::new("dup()", &file.path))?;
-        let path = file.path.display();
+        let path = Shown::path(&file.path);
         let text = format!(
             "an upstream response is buffered to a temporary file {path} while reading upstream"
         );

@@ -15,11 +15,14 @@ use std::{
 
 use bytes::Bytes;
 use forebay_rt::clock;
-use forebay_session::{log::Severity, upstream::Peer, var::Registry};
+use forebay_session::{
+    log::{Severity, Shown},
+    upstream::Peer,
+    var::Registry,
+};
 use forebay_wire::h1::{ResponseFieldId, ResponseHead, encode::write_decimal};
 
 use crate::{
-    error_log::Lossy,
     request::Request,
     response::Field,
     variables::{is_named, put_seconds},
@@ -259,7 +262,7 @@ impl fmt::Display for Asked<'_> {
         let inner = self.0.inner.borrow();
         let name = inner.attempts.last().map(Attempt::name).unwrap_or_default();
         let colon = if name.starts_with(b"unix:") { ":" } else { "" };
-        write!(f, "{}{}{colon}{}", self.0.scheme.get(), Lossy(name), Lossy(&inner.uri))
+        write!(f, "{}{}{colon}{}", self.0.scheme.get(), Shown(name), Shown(&inner.uri))
     }
 }
 

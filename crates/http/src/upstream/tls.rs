@@ -8,7 +8,7 @@ use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
 use forebay_conf::{Arg, Error, Node};
 use forebay_rt::transport::Socket;
 use forebay_session::{
-    log::Severity,
+    log::{Severity, Shown},
     ssl::{
         client::{Client as Secure, Identity, Settings},
         server::Context,
@@ -95,7 +95,7 @@ impl<P: Protocol> Exchange<'_, P> {
                     && session.alpn() != Some(wanted)
                 {
                     // nginx goes on, too: a server that knows no ALPN may know HTTP/2.
-                    let name = String::from_utf8_lossy(wanted);
+                    let name = Shown(wanted);
                     let text =
                         format_args!("upstream did not select \"{name}\" by ALPN while {DOING}");
                     r.log_error(Severity::Info, text);

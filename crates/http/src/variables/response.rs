@@ -1,7 +1,10 @@
 //! Variables of the response: status, bytes, fields that were or will be sent.
 
 use forebay_conf::value;
-use forebay_session::{log::Severity, var::Registry};
+use forebay_session::{
+    log::{Severity, Shown},
+    var::Registry,
+};
 use forebay_wire::{date, h1::Version};
 
 use super::{put, put_joined, put_number, put_some};
@@ -115,7 +118,7 @@ fn set_limit_rate(r: &mut Request, text: &[u8]) {
     match value::size(text) {
         Some(rate) => r.limit_rate = Some(rate),
         None => {
-            let shown = String::from_utf8_lossy(text);
+            let shown = Shown(text);
             r.log_error(Severity::Error, format_args!("invalid $limit_rate \"{shown}\""));
         }
     }

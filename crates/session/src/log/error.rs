@@ -9,7 +9,7 @@ use std::{
 use forebay_conf::{Arg, Error, Loader, Node};
 use forebay_rt::clock;
 
-use super::{LogFile, LogSet, Syslog, time};
+use super::{LogFile, LogSet, Syslog, shown, time};
 
 /// nginx's `NGX_MAX_ERROR_STR`: a line is cut there, its line feed included, in bytes.
 const MAX_LINE: usize = 2048;
@@ -138,8 +138,11 @@ impl ErrorLog {
             let _ = write!(line, "*{number} ");
         }
         let _ = line.write_fmt(message);
+        shown::restore(&mut line, 0);
         make_room_for_error(&mut line);
+        let behind = line.len();
         let _ = line.write_fmt(about);
+        shown::restore(&mut line, behind);
         // DIFFERS(error-log-line-feed): a line feed in a message (of a path, say) becomes a space;
         // nginx writes it, and a client can forge a line of the log.
         line.iter_mut().filter(|b| **b == b'\n' || **b == b'\r').for_each(|b| *b = b' ');

@@ -12,6 +12,7 @@ mod batch;
 mod buffer;
 mod error;
 mod file;
+mod shown;
 mod syslog;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ pub use batch::flush_batch;
 pub use buffer::Buffering;
 pub use error::{ErrorLog, Severity, write_prefix};
 pub use file::{LogFile, LogSet};
+pub use shown::Shown;
 pub use syslog::Syslog;
 pub use trouble::Trouble;
 

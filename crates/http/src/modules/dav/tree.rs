@@ -12,7 +12,7 @@ use std::{
 };
 
 use forebay_rt::{errno::Errno, task};
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 
 use super::{failed, make_parents};
 use crate::request::Request;
@@ -21,7 +21,7 @@ use crate::request::Request;
 const STEP: usize = 256 << 10;
 
 fn told(r: &Request, call: &str, path: &Path, error: &io::Error) -> u16 {
-    let (path, error) = (path.display(), Errno(error));
+    let (path, error) = (Shown::path(path), Errno(error));
     r.log_error(Severity::Crit, format_args!("{call} \"{path}\" failed ({error})"));
     500
 }
@@ -64,7 +64,7 @@ impl Rename {
                 self.across(r, from, to).await
             }
             Err(error) => {
-                let (from, to, error) = (from.display(), to.display(), Errno(&error));
+                let (from, to, error) = (Shown::path(from), Shown::path(to), Errno(&error));
                 let text = format_args!("rename() \"{from}\" to \"{to}\" failed ({error})");
                 r.log_error(Severity::Crit, text);
                 Err(500)

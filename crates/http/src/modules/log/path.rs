@@ -19,7 +19,7 @@ use std::{
 use forebay_conf::{Error, Node, value};
 use forebay_rt::{clock, errno::Errno};
 use forebay_session::{
-    log::{Severity, Trouble},
+    log::{Severity, Shown, Trouble},
     var::Template,
 };
 
@@ -101,7 +101,7 @@ impl LogPath {
                 self.write_to(r, &path, cache, line);
             }
             Err(failed) => {
-                let root = String::from_utf8_lossy(&path);
+                let root = Shown(&path);
                 r.log_error(
                     Severity::Error,
                     format_args!(
@@ -122,7 +122,7 @@ impl LogPath {
                 open().map(Rc::new)
             }
         };
-        let name = String::from_utf8_lossy(path);
+        let name = Shown(path);
         let file = match opened {
             Ok(file) => file,
             Err(failed) => {

@@ -17,7 +17,7 @@ mod trak;
 use std::rc::Rc;
 
 use forebay_conf::{Arity, Contexts, Error, value};
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use forebay_wire::h1::Method;
 
 use self::file::{Cut, Part};
@@ -149,7 +149,7 @@ impl Video {
             Some(part) => match file::cut(&video, &part).await {
                 Ok(cut) => cut,
                 Err(broken) => {
-                    let path = String::from_utf8_lossy(&path);
+                    let path = Shown(&path).to_string();
                     r.log_error(Severity::Error, format_args!("{}", broken.message(&path)));
                     return Flow::Deny(500);
                 }

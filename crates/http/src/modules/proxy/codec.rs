@@ -6,13 +6,13 @@
 //! Invariant: how a body ends is said by `wire::h1::response_framing` and nowhere else.
 
 use bytes::Bytes;
+use forebay_session::log::Shown;
 use forebay_wire::h1::{
     BadResponse, Progress, ResponseBody, ResponseFraming, ResponseHead, ResponseParser, Sent,
     chunked::Decoder, encode, response_framing,
 };
 
 use crate::{
-    error_log::Lossy,
     response::Field,
     upstream::{Codec, Decoded, MORE_THAN_LENGTH, Outgoing, matters_before_the_body},
 };
@@ -155,7 +155,7 @@ impl Codec for Http1 {
         let refused = self.parser.head().refused.filter(|_| bad == BadResponse::InvalidHeader);
         let Some(line) = refused else { return bad.to_string() };
         let byte = buf.get(line.end as usize).unwrap_or(&0);
-        format!("{bad}: \"{}\\x{byte:02x}...\"", Lossy(line.of(buf)))
+        format!("{bad}: \"{}\\x{byte:02x}...\"", Shown(line.of(buf)))
     }
 }
 

@@ -26,7 +26,7 @@ use std::{
 use bytes::Bytes;
 use forebay_conf::{Arity, Contexts, Error, Node, value};
 use forebay_session::{
-    log::Severity,
+    log::{Severity, Shown},
     resolver::Resolver,
     ssl::client::{Client as Secure, Identity},
     var::{Registry, Template},
@@ -42,7 +42,6 @@ use self::{
 use crate::{
     client::Client,
     core,
-    error_log::Lossy,
     handler::{Flow, Handler},
     module::{self, ANY, Builder, Cx, Directive, Module, PassesTo, set},
     plan::Kind,
@@ -575,7 +574,7 @@ impl<S: Speech> Protocol for Handing<S> {
         let method = request::method(r, &self.parts(&job), &mut scratch);
         // DIFFERS(proxy-method-token): nginx writes whatever the variables of `proxy_method` hold.
         if self.method.is_some() && !is_token(method) {
-            let text = format_args!("invalid method \"{}\" to proxy", Lossy(method));
+            let text = format_args!("invalid method \"{}\" to proxy", Shown(method));
             r.log_error(Severity::Error, text);
             return Err(500);
         }

@@ -10,11 +10,13 @@ use bytes::Bytes;
 use forebay_conf::{Error, Node};
 use forebay_rt::listen::Addr;
 use forebay_session::{
-    log::Severity, resolver::Resolver, upstream::address::Target, var::Template,
+    log::{Severity, Shown},
+    resolver::Resolver,
+    upstream::address::Target,
+    var::Template,
 };
 
 use crate::{
-    error_log::Lossy,
     module::Cx,
     request::Request,
     upstream::{self, GroupRef},
@@ -105,7 +107,7 @@ pub async fn evaluate(
 ) -> Result<(GroupRef, Url), u16> {
     let value = template.value(r);
     let fail = |why: &str, what: &[u8]| {
-        r.log_error(Severity::Error, format_args!("{why} in upstream \"{}\"", Lossy(what)));
+        r.log_error(Severity::Error, format_args!("{why} in upstream \"{}\"", Shown(what)));
         500u16
     };
     // Only the URI may be anything: what is no UTF-8 stands behind the host, or there is none.
@@ -117,7 +119,7 @@ pub async fn evaluate(
         }
     };
     let Some((tls, rest)) = scheme(text).filter(|(_, rest)| !rest.is_empty()) else {
-        let text = format_args!("invalid URL prefix in \"{}\"", Lossy(&value));
+        let text = format_args!("invalid URL prefix in \"{}\"", Shown(&value));
         r.log_error(Severity::Error, text);
         return Err(500);
     };

@@ -2,7 +2,7 @@
 
 use forebay_conf::{Arg, Error, Node};
 use forebay_session::{
-    log::Severity,
+    log::{Severity, Shown},
     var::{self, Template, VarId},
 };
 
@@ -177,7 +177,7 @@ impl FileTest {
 /// That a file is not there is an answer; everything else is worth a line.
 fn complain(r: &Request, path: &[u8], failed: Failed) {
     if !failed.is_missing() {
-        let path = String::from_utf8_lossy(path);
+        let path = Shown(path);
         let call = failed.call;
         r.log_error(Severity::Crit, format_args!("{call} \"{path}\" failed ({failed})"));
     }

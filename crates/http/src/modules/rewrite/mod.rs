@@ -17,7 +17,7 @@ use std::{cell::RefCell, sync::Arc};
 
 use forebay_conf::{Arg, Arity, Contexts, Error, Node, value};
 use forebay_session::{
-    log::Severity,
+    log::{Severity, Shown},
     regex::Regex,
     var::{self, Piece, Registry, Template, VarId},
 };
@@ -331,7 +331,7 @@ impl Pattern {
         }
         if log {
             let does = if matched { "matches" } else { "does not match" };
-            let text = String::from_utf8_lossy(text);
+            let text = Shown(text);
             r.log_error(Severity::Notice, format_args!("\"{}\" {does} \"{text}\"", self.text));
         }
         matched

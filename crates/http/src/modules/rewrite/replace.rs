@@ -1,7 +1,10 @@
 //! `rewrite regex replacement [flag]`.
 
 use forebay_conf::{Error, Node};
-use forebay_session::{log::Severity, var::Template};
+use forebay_session::{
+    log::{Severity, Shown},
+    var::Template,
+};
 use forebay_wire::uri::{Unescape, unescape};
 
 use super::{Pattern, State, answer::URLS, scratch, write_value};
@@ -85,8 +88,8 @@ impl Rewrite {
             Target::Path { path, args } => self.replace(r, path, args.as_ref()),
         }
         if state.log {
-            let path = String::from_utf8_lossy(&r.uri);
-            let args = String::from_utf8_lossy(&r.args);
+            let path = Shown(&r.uri);
+            let args = Shown(&r.args);
             r.log_error(
                 Severity::Notice,
                 format_args!("rewritten data: \"{path}\", args: \"{args}\""),
@@ -143,7 +146,7 @@ impl Rewrite {
             location.extend_from_slice(&r.args);
         }
         if log {
-            let shown = String::from_utf8_lossy(&location);
+            let shown = Shown(&location);
             r.log_error(Severity::Notice, format_args!("rewritten redirect: \"{shown}\""));
         }
         r.response.location = Some(location.into());

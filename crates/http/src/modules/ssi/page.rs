@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_session::log::Severity;
+use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
     escape::{Kind, Unescape, escape, escape_html, unescape},
     uri::parse_unsafe,
@@ -137,7 +137,7 @@ const COMMANDS: [Spec; 10] = {
 };
 
 fn lossy(text: &[u8]) -> String {
-    String::from_utf8_lossy(text).into_owned()
+    Shown(text).to_string()
 }
 
 impl Page {

@@ -4,6 +4,7 @@
 //! are of bounded length.
 
 use bytes::Bytes;
+use forebay_session::log::Shown;
 
 /// `NGX_HTTP_SSI_COMMAND_LEN`.
 const MAX_COMMAND: usize = 32;
@@ -102,7 +103,7 @@ fn is_space(byte: u8) -> bool {
 }
 
 fn shown(text: &[u8]) -> String {
-    String::from_utf8_lossy(text).into_owned()
+    Shown(text).to_string()
 }
 
 impl Parser {

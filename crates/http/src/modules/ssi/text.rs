@@ -8,7 +8,7 @@ use std::{cell::RefCell, collections::VecDeque};
 use forebay_conf::Span;
 use forebay_rt::clock;
 use forebay_session::{
-    log::Severity,
+    log::{Severity, Shown},
     regex::Regex,
     var::{Captures, read_named},
 };
@@ -37,7 +37,7 @@ pub struct Scope<'a> {
 }
 
 fn lossy(text: &[u8]) -> String {
-    String::from_utf8_lossy(text).into_owned()
+    Shown(text).to_string()
 }
 
 impl Scope<'_> {

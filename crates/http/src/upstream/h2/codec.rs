@@ -6,6 +6,7 @@
 //! (RFC 9113 §8.1.1).
 
 use bytes::Bytes;
+use forebay_session::log::Shown;
 use forebay_wire::{
     h1::{BadResponse, ResponseFraming, ResponseHead},
     h2::{Fault, ResponseBuilder, frame::kind, request::is_trailer, response::response_framing},
@@ -13,7 +14,6 @@ use forebay_wire::{
 
 use super::session::{Event, Session};
 use crate::{
-    error_log::Lossy,
     response::Field,
     upstream::{Codec, Decoded, Outgoing, Remains, matters_before_the_body},
 };
@@ -238,7 +238,7 @@ impl Codec for Http2 {
     }
 
     fn explain(&self, bad: BadResponse, _: &[u8]) -> String {
-        let shown = self.head.refused.map(|span| Lossy(span.of(&self.text)));
+        let shown = self.head.refused.map(|span| Shown(span.of(&self.text)));
         match (bad, shown) {
             (BadResponse::InvalidHeader, Some(line)) => format!("{bad}: \"{line}\""),
             (BadResponse::Http2(Fault::InvalidStatus), Some(value)) => {
