@@ -85,6 +85,10 @@ pub fn complain_while(r: &Request, error: BodyError, doing: &str) {
 
 /// What a handler may ask of the client.
 pub trait Client {
+    /// From now on, a body is taken without `100 Continue` for a client that expects it (nginx's
+    /// `expect_tested`).
+    fn forgo_continue(&mut self) {}
+
     /// The next piece of the request body; `None` at its end. The first call answers
     /// `Expect: 100-continue`. Pieces are counted against `limit` bytes in all (0: no limit).
     fn poll_body(

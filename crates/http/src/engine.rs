@@ -72,7 +72,12 @@ async fn answer_from(
             End::Done => return,
             End::Again(next) => next,
             End::Deny(status) => match deny(plan, r, status) {
-                Some(next) => next,
+                Some(next) => {
+                    if r.asks_for_body == Some(false) {
+                        client.forgo_continue();
+                    }
+                    next
+                }
                 None => return,
             },
         };
@@ -373,6 +378,7 @@ fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
             format_args!("client intended to send too large body: {length} bytes"),
         );
         r.asks_for_body.get_or_insert(false);
+        r.discard_body();
         return Err(413);
     }
     if slash {

@@ -543,6 +543,14 @@ impl Request {
         self.add_uri_to_alias = false;
     }
 
+    /// Nobody gets the body that has not been read yet (`ngx_http_discard_request_body`): whoever asks for
+    /// it finds that it is empty.
+    pub(crate) fn discard_body(&mut self) {
+        if self.body.is_unread() {
+            self.body = RequestBody::Memory(Bytes::new());
+        }
+    }
+
     /// The response is over: says what those who read it from another server could not.
     pub(crate) fn end_upstream(&mut self) {
         self.response.body = Default::default();

@@ -38,6 +38,8 @@ pub struct BodyReader {
     /// Bytes of the body read from the wire, for `$request_length`.
     pub wire_bytes: u64,
     expects_continue: bool,
+    /// Whether it will not get what it expects.
+    forgoes_continue: bool,
     /// Interim responses that are still to be written.
     hints: Vec<u8>,
     /// Bytes of interim responses, which nginx counts among those sent.
@@ -59,6 +61,7 @@ impl BodyReader {
             last_chunk: 0,
             wire_bytes: 0,
             expects_continue,
+            forgoes_continue: false,
             hints: Vec::new(),
             interim_bytes: 0,
         }
@@ -186,7 +189,7 @@ impl<T: Transport> H1Client<'_, T> {
         timeout_ms: u64,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), BodyError>> {
-        if self.body.expects_continue {
+        if self.body.expects_continue && !self.body.forgoes_continue {
             self.body.expects_continue = false;
             self.interim = CONTINUE;
         }
@@ -242,6 +245,10 @@ impl<T> H1Client<'_, T> {
 }
 
 impl<T: Transport> Client for H1Client<'_, T> {
+    fn forgo_continue(&mut self) {
+        self.body.forgoes_continue = true;
+    }
+
     fn poll_body(
         &mut self,
         limit: u64,

@@ -193,6 +193,10 @@ impl StreamClient {
 }
 
 impl Client for StreamClient {
+    fn forgo_continue(&mut self) {
+        self.expects_continue = false;
+    }
+
     fn poll_body(
         &mut self,
         limit: u64,

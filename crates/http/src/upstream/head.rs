@@ -332,6 +332,11 @@ fn pass<P: Protocol>(
                 continue;
             }
             Id::Location | Id::Refresh | Id::SetCookie => {
+                if field.id == Id::Location {
+                    // DIFFERS(one-location): nginx sends that of the redirect, too, which this response
+                    // is shown for.
+                    r.response.location = None;
+                }
                 if let Some(value) = protocol.rewrite(r, job, field.id, field.value.of(bytes)) {
                     if field.id == Id::Location && value.first() == Some(&b'/') {
                         r.response.location = Some(value.into());

@@ -59,6 +59,7 @@ impl Return {
             r.response.location = Some(body);
             // ngx_http_send_response throws the body away before it knows of a redirect.
             r.asks_for_body.get_or_insert(true);
+            r.discard_body();
             return Flow::Deny(self.status);
         }
         r.respond(self.status, files::content_type(r), body);
