@@ -94,13 +94,21 @@ fn asked(r: &Request, size: u64) -> RangeResult {
     {
         return RangeResult::Whole;
     }
-    let max = match r.response.body {
-        // The parts of a multipart answer may be in any order, and a stream goes one way only.
-        Body::Stream(_) => 1,
-        _ if r.response.single_range => 1,
-        _ => r.location().core.max_ranges.unwrap_or(usize::MAX),
+    let max = match r.response.single_range {
+        true => 1,
+        false => r.location().core.max_ranges.unwrap_or(usize::MAX),
     };
-    range::parse(value, size, max)
+    match range::parse(value, size, max) {
+        // DIFFERS(ranges-of-a-stream): a stream (of recoded text) goes one way only. nginx has all of it
+        // in one buffer, or breaks the answer off.
+        RangeResult::Ranges(list)
+            if matches!(r.response.body, Body::Stream(_))
+                && list.windows(2).any(|pair| pair[0].1 > pair[1].0) =>
+        {
+            RangeResult::Whole
+        }
+        result => result,
+    }
 }
 
 /// `If-Range`: an entity tag or a date, either exactly that of the response.
@@ -142,27 +150,47 @@ fn multipart(r: &mut Request, ranges: &[(u64, u64)], size: u64) {
     let boundary = next_boundary();
     let response = &mut r.response;
     let part_head = part_head(&boundary, response.content_type.as_ref(), response.charset.as_ref());
-    let pieces = pieces(std::mem::take(&mut response.body));
-    let mut chunks = VecDeque::with_capacity(ranges.len() * 2 + 1);
+    let mut parts = VecDeque::with_capacity(ranges.len());
     let mut length = 0;
     for &(start, end) in ranges {
         let mut head = part_head.clone();
         write_content_range(&mut head, start, end, size);
         head.extend_from_slice(b"\r\n\r\n");
         length += head.len() as u64 + (end - start);
-        chunks.push_back(Chunk::Bytes(head.into()));
-        cut(&pieces, start, end, &mut chunks);
+        parts.push_back(Part { head: head.into(), start, end });
     }
-    let last = [b"\r\n--", &boundary[..], b"--\r\n"].concat();
+    let last: Bytes = [b"\r\n--", &boundary[..], b"--\r\n"].concat().into();
     length += last.len() as u64;
-    chunks.push_back(Chunk::Bytes(last.into()));
     let content_type = [b"multipart/byteranges; boundary=", &boundary[..]].concat();
     response.content_type = Some(content_type.into());
     response.charset = None;
     response.remove("Content-Range");
     response.content_length = Some(length);
-    // The answer to HEAD may have no body to cut; its length is told all the same.
-    response.body = if pieces.is_empty() { Body::Empty } else { Body::Chunks(chunks) };
+    response.body = match std::mem::take(&mut response.body) {
+        // The answer to HEAD may have no body to cut; its length is told all the same.
+        Body::Empty => Body::Empty,
+        Body::Stream(source) => {
+            Body::Stream(Box::new(Windows { source, held: None, at: 0, parts, last: Some(last) }))
+        }
+        body => Body::Chunks(all_parts(&pieces(body), parts, last)),
+    };
+}
+
+/// A part of a multipart answer.
+struct Part {
+    head: Bytes,
+    start: u64,
+    end: u64,
+}
+
+fn all_parts(pieces: &VecDeque<Chunk>, parts: VecDeque<Part>, last: Bytes) -> VecDeque<Chunk> {
+    let mut chunks = VecDeque::with_capacity(parts.len() * 2 + 1);
+    for Part { head, start, end } in parts {
+        chunks.push_back(Chunk::Bytes(head));
+        cut(pieces, start, end, &mut chunks);
+    }
+    chunks.push_back(Chunk::Bytes(last));
+    chunks
 }
 
 fn part_head(boundary: &[u8], content_type: Option<&Bytes>, charset: Option<&Bytes>) -> Vec<u8> {
@@ -270,6 +298,60 @@ impl Source for Window {
     }
 }
 
+/// Ranges of a stream that lie one behind the other.
+struct Windows {
+    source: Box<dyn Source>,
+    /// The piece of the stream that is being cut, and where it begins.
+    held: Option<Chunk>,
+    at: u64,
+    /// What is still to come of the parts; the first one's head may have been sent.
+    parts: VecDeque<Part>,
+    last: Option<Bytes>,
+}
+
+impl Windows {
+    /// The next piece of the first part, if it is in what is held.
+    fn cut(&mut self) -> Option<Chunk> {
+        let (held, first) = (self.held.as_ref()?, self.parts.front_mut()?);
+        let from = first.start.max(self.at);
+        let to = first.end.min(self.at + held.len());
+        if from >= to {
+            self.at += held.len();
+            self.held = None;
+            return None;
+        }
+        first.start = to;
+        part(held, from - self.at, to - self.at)
+    }
+}
+
+impl Source for Windows {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
+        loop {
+            let Some(first) = self.parts.front_mut() else {
+                return Poll::Ready(self.last.take().map(|last| Ok(Chunk::Bytes(last))));
+            };
+            if !first.head.is_empty() {
+                return Poll::Ready(Some(Ok(Chunk::Bytes(std::mem::take(&mut first.head)))));
+            }
+            if first.start >= first.end {
+                self.parts.pop_front();
+                continue;
+            }
+            if self.held.is_none() {
+                match ready!(self.source.poll_next(cx)) {
+                    Some(Ok(Chunk::Flush)) => return Poll::Ready(Some(Ok(Chunk::Flush))),
+                    Some(Ok(chunk)) => self.held = Some(chunk),
+                    other => return Poll::Ready(other),
+                }
+            }
+            if let Some(chunk) = self.cut() {
+                return Poll::Ready(Some(Ok(chunk)));
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,6 +449,34 @@ mod tests {
             ];
             assert_eq!(String::from_utf8(body).unwrap(), want.concat());
             assert_eq!(testing::fields(&r), "ETag: \"a\"\n");
+        }
+    }
+
+    #[test]
+    fn several_ranges_of_a_stream_that_follow_each_other() {
+        for (ranges, want) in [
+            ("0-0,1-1", Some("0|1|")),
+            ("1-3,5-5,8-", Some("123|5|89|")),
+            ("0-2,3-9", Some("012|3456789|")),
+            ("-1,0-0", None),
+            ("0-3,2-4", None),
+        ] {
+            let [.., stream] = bodies();
+            let (mut r, _) = ask("", &format!("Range: bytes={ranges}\r\n"), stream);
+            let body = testing::drain(&mut r.response.body).unwrap();
+            let body = String::from_utf8(body).unwrap();
+            let Some(want) = want else {
+                assert_eq!((r.response.status, &*body), (200, TEXT), "{ranges}");
+                continue;
+            };
+            assert_eq!(r.response.status, 206, "{ranges}");
+            assert_eq!(r.response.content_length, Some(body.len() as u64), "{ranges}");
+            let parts =
+                body.split("\r\n--").skip(1).map(|part| match part.split_once("\r\n\r\n") {
+                    Some((_, text)) => format!("{text}|"),
+                    None => String::new(),
+                });
+            assert_eq!(parts.collect::<String>(), want, "{ranges}");
         }
     }
 
