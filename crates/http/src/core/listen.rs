@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::RangeInclusive,
     path::PathBuf,
 };
 
@@ -189,9 +190,11 @@ fn addresses(arg: &Arg, files: &mut dyn Files) -> Result<Vec<Addr>, Error> {
     if text.contains(['/', '?']) {
         return Err(fail("invalid host"));
     }
-    if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
-        let port = number(text).filter(|port| *port > 0).ok_or_else(|| fail("invalid port"))?;
-        return Ok(vec![Addr::Tcp(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))]);
+    let is_port = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    if is_port(first) && is_port(last) {
+        let at = |port| Addr::Tcp(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+        return Ok(ports(text).map_err(fail)?.map(at).collect());
     }
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or_else(|| fail("invalid host"))?;
@@ -203,24 +206,33 @@ fn addresses(arg: &Arg, files: &mut dyn Files) -> Result<Vec<Addr>, Error> {
     } else {
         text.split_once(':').unwrap_or((text, "80"))
     };
-    let port: Option<u16> = number(port).filter(|port| *port > 0);
-    let port = port.ok_or_else(|| fail("invalid port"))?;
-    let at = |ip: IpAddr| Addr::Tcp(SocketAddr::new(ip, port));
-    if text.starts_with('[') {
+    let ports = ports(port).map_err(fail)?;
+    let ips: Vec<IpAddr> = if text.starts_with('[') {
         let ip: Ipv6Addr = host.parse().map_err(|_| fail("invalid IPv6 address"))?;
-        return Ok(vec![at(ip.into())]);
+        vec![ip.into()]
+    } else {
+        match host {
+            "" => return Err(fail("no host")),
+            "*" => vec![Ipv4Addr::UNSPECIFIED.into()],
+            name => match name.parse::<Ipv4Addr>() {
+                Ok(ip) => vec![ip.into()],
+                Err(_) => files.resolve(name).map_err(|_| fail("host not found"))?,
+            },
+        }
+    };
+    let of_ip = |ip: IpAddr| ports.clone().map(move |port| Addr::Tcp(SocketAddr::new(ip, port)));
+    Ok(ips.into_iter().flat_map(of_ip).collect())
+}
+
+/// The ports that `80` or `80-89` stands for (`ngx_parse_inet_url`).
+fn ports(text: &str) -> Result<RangeInclusive<u16>, &'static str> {
+    let port = |text: &str| number(text).filter(|port| *port > 0).ok_or("invalid port");
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (last, first) = (port(last)?, port(first)?);
+    if last < first {
+        return Err("invalid port range");
     }
-    match host {
-        "" => Err(fail("no host")),
-        "*" => Ok(vec![at(Ipv4Addr::UNSPECIFIED.into())]),
-        name => match name.parse::<Ipv4Addr>() {
-            Ok(ip) => Ok(vec![at(ip.into())]),
-            Err(_) => {
-                let found = files.resolve(name).map_err(|_| fail("host not found"))?;
-                Ok(found.into_iter().map(at).collect())
-            }
-        },
-    }
+    Ok(first..=last)
 }
 
 #[cfg(test)]
@@ -234,5 +246,21 @@ mod tests {
         let text = "[warn] accept filters \"accept_filter=httpready\" are not supported on this \
                     platform, ignored";
         assert!(plan.is_some() && said.contains(text), "{said}");
+    }
+
+    #[test]
+    fn a_range_is_each_of_its_ports() {
+        for (listen, expected) in [
+            ("127.0.0.1:81-83", "127.0.0.1:81 127.0.0.1:82 127.0.0.1:83"),
+            ("81-82", "0.0.0.0:81 0.0.0.0:82"),
+            ("*:81-81", "0.0.0.0:81"),
+            ("[::1]:81-82", "[::1]:81 [::1]:82"),
+        ] {
+            let (plan, said) = testing::load_with(&format!("server {{ listen {listen}; }}"));
+            let plan = plan.expect(&said);
+            let mut found: Vec<_> = plan.listeners.iter().map(|l| l.addr.to_string()).collect();
+            found.sort();
+            assert_eq!(found.join(" "), expected);
+        }
     }
 }
