@@ -188,7 +188,7 @@ pub fn apply<P: Protocol>(
     if !settings.ignore_headers.has(Ignored::REDIRECT)
         && let Some(target) = head.value(Id::XAccelRedirect)
     {
-        return Verdict::Instead(redirect(protocol, r, head, bytes, target.of(bytes)));
+        return Verdict::Instead(redirect(protocol, r, job, head, bytes, target.of(bytes)));
     }
     r.response.status = head.status;
     r.response.reason = Reason::of(head.status, bytes, head.status_text);
@@ -235,26 +235,30 @@ fn intercepts(r: &Request, status: u16) -> bool {
         && r.location().core.error_pages.iter().any(|page| page.status_for(status).is_some())
 }
 
-/// Leaves for the place that the upstream names; some fields go along.
+/// Leaves for the place that the upstream names; some fields go along, hidden or not
+/// (`ngx_http_upstream_process_headers`).
 fn redirect<P: Protocol>(
     protocol: &P,
     r: &mut Request,
+    job: &P::Job,
     head: &ResponseHead,
     bytes: &Bytes,
     target: &[u8],
 ) -> Instead {
     for field in &head.fields {
-        if protocol.hidden().has(field, bytes) {
-            continue;
-        }
-        match field.id {
-            Id::ContentType => content_type(r, slice(field.value, bytes)),
-            Id::SetCookie | Id::ContentDisposition | Id::CacheControl | Id::Expires => {
-                r.response.fields.push(owned(field, bytes));
+        let value = match field.id {
+            Id::ContentType => {
+                content_type(r, slice(field.value, bytes));
+                continue;
             }
-            Id::AcceptRanges => r.response.fields.push(owned(field, bytes)),
-            _ => {}
-        }
+            Id::SetCookie => protocol.rewrite(r, job, field.id, field.value.of(bytes)),
+            Id::AcceptRanges if protocol.settings().force_ranges => continue,
+            Id::ContentDisposition | Id::CacheControl | Id::Expires | Id::AcceptRanges => None,
+            _ => continue,
+        };
+        let kept = owned(field, bytes);
+        let value = value.map_or(kept.value, Bytes::from);
+        r.response.fields.push(Field { name: kept.name, value });
     }
     if target.first() == Some(&b'@') {
         return match r.server().named.get(target) {
