@@ -122,8 +122,13 @@ pub async fn post_action(r: &mut Request) {
 /// Answers a request that never reached its location (a head that does not parse): the error pages
 /// are those of the server.
 pub async fn reject(r: &mut Request, client: &mut dyn Client, status: u16) {
+    r.location = r.plan.server(r.server).location;
+    refuse(r, client, status).await;
+}
+
+/// Answers a request that is refused where it is, once its handlers are done.
+pub async fn refuse(r: &mut Request, client: &mut dyn Client, status: u16) {
     let plan = r.plan.clone();
-    r.location = plan.server(r.server).location;
     if let Some(entry) = deny(&plan, r, status) {
         match walk(&plan, r, client, entry).await {
             End::Done => {
@@ -404,6 +409,8 @@ pub fn filter_again(r: &mut Request) {
 fn filter(plan: &Plan, r: &mut Request) -> End {
     if r.error_status != 0 {
         r.response.status = r.error_status;
+        // `ngx_http_send_header`: nobody's own words stand beside it.
+        r.response.reason = None;
     }
     for filter in &plan.location(r.location).filters {
         match filter.filter(r) {
@@ -428,9 +435,8 @@ fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
     }
     r.response.forget_body();
     let core = &plan.location(r.location).core;
-    // nginx's `r->error_page`: an error within an error page shows the built-in one.
-    let may_redirect = !r.showing_error_page || core.recursive_error_pages;
-    if may_redirect && r.cycles_left > 0 {
+    if !r.last_error_page && !core.error_pages.is_empty() && r.cycles_left > 0 {
+        r.last_error_page = !core.recursive_error_pages;
         let matching = core.error_pages.iter().find_map(|page| {
             let shown_as = page.status_for(status)?;
             Some((page.clone(), shown_as))

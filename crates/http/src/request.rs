@@ -212,8 +212,11 @@ pub struct Request {
     pub subrequests_left: u8,
     /// The status of the error that an `error_page` is being shown for; 0: none.
     pub error_status: u16,
-    /// Whether an error page is being served: an error in it shows the built-in one.
+    /// Whether an error page is being served.
     pub showing_error_page: bool,
+    /// Whether an error within it shows the built-in page: that is up to the location where the first
+    /// error came up (nginx's `error_page` of a request; `recursive_error_pages`).
+    pub last_error_page: bool,
     /// Whether a client that expects `100 Continue` gets one before a body that nobody reads is thrown
     /// away, once that is settled (nginx's `expect_tested`).
     pub asks_for_body: Option<bool>,
@@ -365,6 +368,7 @@ impl Request {
             subrequests_left: MAX_SUBREQUESTS,
             error_status: 0,
             showing_error_page: false,
+            last_error_page: false,
             asks_for_body: None,
             body: RequestBody::Unread,
             response,

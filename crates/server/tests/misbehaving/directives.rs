@@ -59,6 +59,25 @@ fn server_and_date_are_those_of_the_upstream_where_they_pass() {
 }
 
 #[test]
+fn beside_the_status_of_an_error_page_stand_no_words_of_the_upstream() {
+    let origin = Origin::answering("HTTP/1.1 200 Fine\r\nContent-Length: 2\r\n\r\nok");
+    of_both(|kind| {
+        let inside = format!(
+            "location /none {{ error_page 410 =200 /page; return 410; }}
+             location /own {{ error_page 410 = /page; return 410; }} {}",
+            pass(origin.addr(), "")
+        );
+        let server = start(kind, "", &inside);
+        for (path, line) in [("/none", "200 OK"), ("/own", "200 Fine"), ("/page", "200 Fine")] {
+            let mut client = client(&server);
+            client.send(&get(path)).unwrap();
+            let text = String::from_utf8(client.read_to_end().unwrap()).unwrap();
+            assert!(text.starts_with(&format!("HTTP/1.1 {line}\r\n")), "{kind} {path}: {text}");
+        }
+    });
+}
+
+#[test]
 fn trailers_are_passed_on_where_that_is_wanted() {
     let origin = Origin::answering(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
