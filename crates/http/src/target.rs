@@ -19,12 +19,19 @@ pub fn resolve(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject
     r.method = r.input.head.method;
     // What follows a CONNECT that is refused may be meant for the tunnel.
     r.keep_alive = r.input.framing.keep_alive && r.method != h1::Method::Connect;
+    path(r, merge)?;
     let input = r.input_mut();
     r.server = match KnownHost::recall(input, names) {
         Some(server) => server,
         None => find_server(r, names)?,
     };
     r.location = plan.server(r.server).location;
+    Ok(())
+}
+
+/// Takes path and arguments from the target, which is all that nginx knows of a request while it reads
+/// the header lines.
+pub fn path(r: &mut Request, merge: bool) -> Result<(), Reject> {
     let input = r.input.clone();
     let raw = input.head.uri.of(&input.buf);
     let flags = &input.head.uri_flags;

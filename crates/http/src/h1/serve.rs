@@ -36,6 +36,7 @@ use crate::{
     names::Names,
     plan::{LocId, Plan, ServerId},
     request::{Connection, Input, Parts, Request},
+    response::Response,
     special, target,
     worker::{Counters, Listening},
 };
@@ -346,7 +347,7 @@ async fn converse<T: Transport>(
         r.bytes_read += client.body.wire_bytes;
         // What has come of a body that nobody read must be one, or the next request is anything.
         if !client.body.broken() && client.body.discard_ahead().is_err() {
-            verdict = Err(Reject::InvalidChunked);
+            verdict = chunks_are_broken(r);
         }
         if r.input.head.method == Method::Connect && r.is_refusal_in_disguise() {
             verdict = Err(Reject::Connect);
@@ -355,7 +356,11 @@ async fn converse<T: Transport>(
     if let Err(reject) = verdict {
         r.keep_alive = false;
         complain::reject(r, reject);
-        engine::reject(r, &mut client, reject.status()).await;
+        let status = reject.status();
+        match reject {
+            Reject::InvalidChunked => engine::refuse(r, &mut client, status).await,
+            _ => engine::reject(r, &mut client, status).await,
+        }
     }
     let next = respond(io, timer, plan, r, &mut body, verdict.is_err()).await;
     r.end_upstream();
@@ -435,6 +440,20 @@ fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
     h1::check_connect(&r.input.head, &r.input.framing, takes_connect)
 }
 
+/// There was an answer already when the chunks behind it turned out to be none.
+#[cold]
+fn chunks_are_broken(r: &mut Request) -> Result<(), Reject> {
+    if r.asks_for_body == Some(false) && !r.showing_error_page {
+        // A built-in page is sent all the same (`ngx_http_special_response_handler`).
+        r.keep_alive = false;
+        complain::reject(r, Reject::InvalidChunked);
+        return Ok(());
+    }
+    // nginx finds that out before it makes the answer.
+    *r.response = Response::default();
+    Err(Reject::InvalidChunked)
+}
+
 /// nginx has not looked at `Host` yet when it finds fault with the path: the default server answers.
 #[cold]
 fn forget_target(r: &mut Request, default: (ServerId, LocId)) {
@@ -458,10 +477,11 @@ fn prepare_refusal(r: &mut Request, plan: &Plan, names: &Names, reject: Reject) 
     }
     let input = r.input_mut();
     input.framing.host = h1::named_host(&input.head, &input.buf);
-    if input.framing.host.is_some() {
-        // What it finds wrong is less than what is known already.
-        let _ = target::resolve(r, plan, names);
-    }
+    // What these find wrong is less than what is known already.
+    let _ = match input.framing.host.is_some() || reject == Reject::NoHost {
+        true => target::resolve(r, plan, names),
+        false => target::path(r, plan.server(r.server).settings.merge_slashes),
+    };
     reject
 }
 

@@ -63,7 +63,10 @@ fn target(registry: &mut Registry<Request>) {
     });
     registry.builtin("query_string", args);
     for name in ["uri", "document_uri"] {
-        registry.builtin(name, |r, out| put(out, &r.uri));
+        registry.builtin(name, |r, out| {
+            // A request line that is none has none.
+            (!r.uri.is_empty() || !r.input.head.uri.is_empty()) && put(out, &r.uri)
+        });
     }
     registry.builtin("is_args", |r, out| r.args.is_empty() || put(out, b"?"));
     registry.builtin("host", |r, out| match &r.input.host[..] {
