@@ -137,7 +137,8 @@ impl Cycle {
     /// found there.
     pub fn redirect_stderr(&self) {
         let file = self.core.logs.paths().first().and_then(|path| self.logs.get(path));
-        if let Some(file) = file.filter(|_| !self.core.logs_to_stderr)
+        let is_a_log = self.core.logs_to_stderr || self.site.names_stderr();
+        if let Some(file) = file.filter(|_| !is_a_log)
             && let Err(err) = process::redirect_stderr(file.as_fd())
         {
             self.log.alert(format_args!("dup2(STDERR) failed ({})", Errno(&err)));

@@ -68,6 +68,11 @@ impl Site {
         self.plan.logs.iter()
     }
 
+    /// Whether one of its error logs is standard error.
+    pub fn names_stderr(&self) -> bool {
+        self.plan.logs.names_stderr
+    }
+
     /// The directories of its temporary files.
     pub fn temp_paths(&self) -> BTreeSet<PathBuf> {
         self.plan.temp_paths()

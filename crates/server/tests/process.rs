@@ -415,6 +415,16 @@ fn worker_has_no_privileges_and_the_titles_are_nginx_s() {
 }
 
 #[test]
+fn standard_error_stays_itself_where_any_level_logs_to_it() {
+    let text = conf("", "old").replace("add_header", "error_log stderr; add_header");
+    let server = start(&text);
+    assert_eq!(ask_new(server.addr()), "old");
+    let line = "request: \"GET / HTTP/1.1\"";
+    assert!(wait_for(|| server.output().contains(line), LIMIT), "{}", server.error_log());
+    assert!(!server.error_log().contains(line), "{}", server.error_log());
+}
+
+#[test]
 fn reopened_logs_are_new_files_and_no_line_is_lost() {
     let server = start(&conf("", "x"));
     let (old, log) = (server.prefix().join("error.1"), server.prefix().join("error.log"));

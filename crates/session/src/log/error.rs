@@ -209,6 +209,7 @@ impl LogSet {
     ) -> Result<(), Error> {
         let target = node.arg(0)?;
         let output = if target.is("stderr") || target.is("") {
+            self.names_stderr = true;
             Output::Stderr
         } else if target.after("memory:").is_some() {
             let text = "nginx was built without debug support".to_owned();

@@ -252,6 +252,9 @@ fn write_all(mut file: &File, bytes: &[u8]) -> Result<(), (io::Error, usize)> {
 #[derive(Debug, Default)]
 pub struct LogSet {
     files: Vec<Arc<LogFile>>,
+    /// Whether an `error_log` names standard error, which has to stay what it is then (nginx's
+    /// `log_use_stderr`).
+    pub names_stderr: bool,
 }
 
 impl LogSet {
