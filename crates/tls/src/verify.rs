@@ -81,6 +81,42 @@ fn verify_text(code: u32) -> &'static str {
     }
 }
 
+/// What a certificate is shown for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Client,
+    Server,
+}
+
+impl Purpose {
+    fn usage(self) -> KeyUsage {
+        match self {
+            Purpose::Client => KeyUsage::client_auth(),
+            Purpose::Server => KeyUsage::server_auth(),
+        }
+    }
+
+    /// Whether a certificate may be used for it, as far as it says what it may be used for
+    /// (`check_purpose_ssl_client`, `check_purpose_ssl_server`): webpki reads the extended usage only,
+    /// and that not of a certificate that is trusted itself. What cannot be read suits nothing.
+    fn suits(self, certificate: &Certificate<'_>) -> bool {
+        let parsed = certificate.parsed();
+        let (Ok(key), Ok(extended)) = (parsed.key_usage(), parsed.extended_key_usage()) else {
+            return false;
+        };
+        let key = key.is_none_or(|extension| {
+            let key = extension.value;
+            let agrees = key.digital_signature() || key.key_agreement();
+            agrees || matches!(self, Purpose::Server) && key.key_encipherment()
+        });
+        let extended = extended.is_none_or(|extension| match self {
+            Purpose::Client => extension.value.client_auth,
+            Purpose::Server => extension.value.server_auth,
+        });
+        key && extended
+    }
+}
+
 /// What certificates are held against, prepared.
 pub(crate) struct Verifier {
     /// Self-signed: where a chain may end. OpenSSL takes no other end without `-partial_chain`.
@@ -137,14 +173,14 @@ impl Verifier {
     }
 
     pub(crate) fn verify_client(&self, chain: &[CertificateDer<'_>]) -> Verdict {
-        self.verify(chain, KeyUsage::client_auth())
+        self.verify(chain, Purpose::Client)
     }
 
     pub(crate) fn verify_server(&self, chain: &[CertificateDer<'_>]) -> Verdict {
-        self.verify(chain, KeyUsage::server_auth())
+        self.verify(chain, Purpose::Server)
     }
 
-    fn verify(&self, chain: &[CertificateDer<'_>], usage: KeyUsage) -> Verdict {
+    fn verify(&self, chain: &[CertificateDer<'_>], purpose: Purpose) -> Verdict {
         let Some((leaf, sent)) = chain.split_first() else { return Verdict::None };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let Some(parsed) = Certificate::parse(leaf) else { return Verdict::failed(1) };
@@ -152,14 +188,16 @@ impl Verifier {
             return verdict;
         }
         if self.root_certificates.contains(leaf.as_ref()) {
-            return Verdict::Success;
+            return if purpose.suits(&parsed) { Verdict::Success } else { Verdict::failed(26) };
         }
         if is_self_issued(&parsed) {
             return Verdict::failed(18);
         }
         let between: Vec<CertificateDer<'_>> = sent.iter().chain(&self.between).cloned().collect();
+        let usage = purpose.usage();
         let found = self.find_path(leaf, &between, usage, UnixTime::since_unix_epoch(now));
         match found {
+            Ok(()) if !purpose.suits(&parsed) => Verdict::failed(26),
             Ok(()) => Verdict::Success,
             Err(PkiError::UnknownIssuer) => self.missing_issuer(&parsed, &between, sent.len()),
             Err(error) => Verdict::failed(code_of(&error)),

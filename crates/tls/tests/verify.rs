@@ -197,6 +197,78 @@ fn a_certificate_that_is_trusted_itself_verifies() {
     }
 }
 
+#[test]
+fn certificates_are_taken_for_what_they_say_they_are_for() {
+    use rcgen::{ExtendedKeyUsagePurpose as Extended, KeyUsagePurpose as Usage};
+    // As `openssl verify -purpose sslclient` and `sslserver` have it.
+    let cases: [(&[Usage], &[Extended], bool, bool); 10] = [
+        (&[], &[], true, true),
+        (&[Usage::DigitalSignature], &[], true, true),
+        (&[Usage::KeyAgreement], &[], true, true),
+        (&[Usage::KeyEncipherment], &[], false, true),
+        (&[Usage::KeyCertSign], &[], false, false),
+        (&[Usage::KeyCertSign, Usage::DigitalSignature], &[], true, true),
+        (&[], &[Extended::ClientAuth], true, false),
+        (&[], &[Extended::ServerAuth], false, true),
+        (&[], &[Extended::Any], false, false),
+        (&[Usage::KeyEncipherment], &[Extended::ClientAuth], false, false),
+    ];
+    let (base, _) = settings(Key::P256);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.distinguished_name.push(rcgen::DnType::CommonName, "Root");
+    let root = params.self_signed(&key).unwrap().pem();
+    let issuer = rcgen::Issuer::new(params, key);
+    for (usages, extended, as_client, as_server) in cases {
+        for self_signed in [false, true] {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            params.key_usages = usages.to_vec();
+            params.extended_key_usages = extended.to_vec();
+            let made = match self_signed {
+                true => params.self_signed(&key),
+                false => params.signed_by(&key, &issuer),
+            };
+            let issued = Issued { certificate: made.unwrap().pem(), key: key.serialize_pem() };
+            let trusted = if self_signed { &issued.certificate } else { &root };
+            let certificates = certificates_from_pem(trusted.as_bytes()).unwrap();
+            let trust = Trust { certificates, crls: Vec::new(), depth: 1 };
+            let shown = format!("{usages:?} {extended:?} {self_signed}");
+            let client_auth = ClientAuth { trust: trust.clone(), names: Vec::new() };
+            let server = ServerSettings { client_auth: Some(client_auth), ..base.clone() };
+            let client = ClientSettings {
+                certificate: Some(key_pair(&issued)),
+                ..ClientSettings::default()
+            };
+            let verdict = verdict_of(&server, &client);
+            assert_eq!(verdict == Verdict::Success, as_client, "client, {shown}: {verdict}");
+            let server = ServerSettings {
+                certificates: vec![key_pair(&issued)],
+                ..ServerSettings::default()
+            };
+            let server = ServerConfig::new(&server).unwrap();
+            let client = ClientSettings { verify: Some(trust), ..ClientSettings::default() };
+            let client = ClientConfig::new(&client).unwrap();
+            run(async {
+                let taken = shake(&server, &client).await.1.is_ok();
+                assert_eq!(taken, as_server, "server, {shown}");
+            });
+        }
+    }
+}
+
+/// What a server makes of a client's certificate.
+fn verdict_of(server: &ServerSettings, client: &ClientSettings) -> Verdict {
+    let (server, client) = (ServerConfig::new(server).unwrap(), ClientConfig::new(client).unwrap());
+    let mut verdict = Verdict::None;
+    run(async {
+        let accepted = shake(&server, &client).await.0;
+        verdict = accepted.unwrap().1.verdict().clone();
+    });
+    verdict
+}
+
 fn rcgen_self_signed() -> Issued {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
