@@ -7,7 +7,7 @@
 //!
 //! Invariant: a bucket that a request is about to be put in is not thrown out for another key.
 
-use std::sync::Arc;
+use std::{mem::ManuallyDrop, sync::Arc};
 
 use bytes::Bytes;
 use forebay_conf::{Arg, Contexts, Error, Node, value};
@@ -230,17 +230,26 @@ struct Limiter {
     status: u16,
 }
 
-/// A bucket that was found and is not filled yet.
+/// A bucket that was found and is not filled yet: it stays in its zone as long as this does.
 struct Pinned<'a> {
     limit: &'a Limit,
     hash: u64,
     slot: Slot,
 }
 
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        let mut shard = self.limit.zone.memory().lock_again(self.hash);
+        if let Some(bucket) = shard.value(self.slot) {
+            bucket.pinned -= 1;
+        }
+    }
+}
+
 /// What a look into a bucket showed.
-enum Look {
+enum Look<'a> {
     /// There is room.
-    Fits { hash: u64, slot: Slot },
+    Fits(Pinned<'a>),
     /// It was put in; what is in the bucket then.
     Put { excess: i64 },
     /// There is no room; what would be in it.
@@ -327,11 +336,10 @@ impl Limiter {
             });
             match look {
                 None => {}
-                Some(Look::Fits { hash, slot }) => pinned.push(Pinned { limit, hash, slot }),
+                Some(Look::Fits(pin)) => pinned.push(pin),
                 Some(Look::Put { excess }) => decided = Some((limit, excess)),
                 Some(Look::Over { excess }) => {
                     self.log_over(r, excess, limit);
-                    unpin(&pinned);
                     let over = (excess - limit.burst).max(1);
                     let seconds = over / rate.rate.max(1) + i64::from(over % rate.rate.max(1) > 0);
                     return Outcome::Reject { retry_after: Some(seconds) };
@@ -340,12 +348,11 @@ impl Limiter {
                     let name = limit.zone.name();
                     let text = format_args!("could not allocate node in limit_req zone \"{name}\"");
                     r.log_error(Severity::Alert, text);
-                    unpin(&pinned);
                     return Outcome::Reject { retry_after: None };
                 }
             }
         }
-        fill(&pinned, decided, now)
+        fill(pinned, decided, now)
     }
 
     fn log_over(&self, r: &Request, excess: i64, limit: &Limit) {
@@ -372,11 +379,14 @@ impl Limiter {
 }
 
 /// `ngx_http_limit_req_account`: fills the buckets that were looked at; the longest wait counts.
-fn fill<'a>(pinned: &[Pinned<'a>], last: Option<(&'a Limit, i64)>, now: i64) -> Outcome<'a> {
+fn fill<'a>(pinned: Vec<Pinned<'a>>, last: Option<(&'a Limit, i64)>, now: i64) -> Outcome<'a> {
     let mut longest = last.map(|(limit, excess)| (wait(limit, excess), excess, limit));
-    for Pinned { limit, hash, slot } in pinned.iter().rev() {
-        let mut shard = limit.zone.memory().lock_again(*hash);
-        let Some(bucket) = shard.value(*slot) else { continue };
+    for pin in pinned.into_iter().rev() {
+        let limit = pin.limit;
+        let mut shard = limit.zone.memory().lock_again(pin.hash);
+        // Let go here, under one lock with the rest.
+        let pin = ManuallyDrop::new(pin);
+        let Some(bucket) = shard.value(pin.slot) else { continue };
         let (excess, moved) = bucket.leaked(limit.zone.kind().rate, now);
         if moved {
             bucket.last = now;
@@ -403,14 +413,6 @@ fn wait(limit: &Limit, excess: i64) -> u64 {
     ((excess - limit.delay).saturating_mul(1000) / rate) as u64
 }
 
-fn unpin(pinned: &[Pinned<'_>]) {
-    for Pinned { limit, hash, slot } in pinned {
-        if let Some(bucket) = limit.zone.memory().lock_again(*hash).value(*slot) {
-            bucket.pinned -= 1;
-        }
-    }
-}
-
 impl Bucket {
     /// What is in it with one request more, and whether time has passed.
     fn leaked(&self, rate: i64, now: i64) -> (i64, bool) {
@@ -424,7 +426,7 @@ impl Bucket {
 }
 
 /// `ngx_http_limit_req_lookup`: with `put`, the request is put into the bucket at once.
-fn look(limit: &Limit, key: &[u8], put: bool, now: i64) -> Look {
+fn look<'a>(limit: &'a Limit, key: &[u8], put: bool, now: i64) -> Look<'a> {
     let rate = limit.zone.kind().rate;
     let (mut shard, hash) = limit.zone.memory().lock(key);
     if let Some(slot) = shard.find(hash, key) {
@@ -436,7 +438,7 @@ fn look(limit: &Limit, key: &[u8], put: bool, now: i64) -> Look {
         }
         if !put {
             bucket.pinned += 1;
-            return Look::Fits { hash, slot };
+            return Look::Fits(Pinned { limit, hash, slot });
         }
         bucket.excess = excess;
         if moved {
@@ -456,7 +458,7 @@ fn look(limit: &Limit, key: &[u8], put: bool, now: i64) -> Look {
     match slot {
         None => Look::NoMemory,
         Some(_) if put => Look::Put { excess: 0 },
-        Some(slot) => Look::Fits { hash, slot },
+        Some(slot) => Look::Fits(Pinned { limit, hash, slot }),
     }
 }
 
@@ -623,10 +625,13 @@ mod tests {
     fn a_pinned_bucket_is_not_thrown_out() {
         let limit = limit(1000, 0);
         let start = now();
-        for n in 0..192u32 {
-            assert!(matches!(look(&limit, &n.to_le_bytes(), false, start), Look::Fits { .. }));
-        }
+        let looks: Vec<_> =
+            (0..192u32).map(|n| look(&limit, &n.to_le_bytes(), false, start)).collect();
+        assert!(looks.iter().all(|look| matches!(look, Look::Fits(_))));
         assert!(matches!(look(&limit, b"more", false, start), Look::NoMemory));
+        // However what was looked for ended.
+        drop(looks);
+        assert!(matches!(look(&limit, b"more", false, start), Look::Fits(_)));
     }
 
     #[test]
