@@ -287,7 +287,7 @@ impl<C: Idle> Pool<C> {
             }
             Watcher::None if task::can_spawn() => {
                 keeping.watcher = Watcher::Started;
-                task::spawn_local(watch(Arc::downgrade(&self.0), index));
+                task::spawn_local(watch(Leaving(Arc::downgrade(&self.0), thread)));
             }
             _ => {}
         }
@@ -429,7 +429,8 @@ impl<C> Drop for Inner<C> {
     }
 }
 
-/// A thread that ends takes its event loop with it: nobody would watch its connections.
+/// A thread that ends takes its event loop with it: nobody would watch its connections, nor has anybody
+/// if it ends before its task ran.
 struct Leaving<C: Idle>(Weak<Inner<C>>, usize);
 
 impl<C: Idle> Drop for Leaving<C> {
@@ -444,11 +445,11 @@ impl<C: Idle> Drop for Leaving<C> {
 
 /// Watches the connections of this thread: those that the other end closes, and those whose time is
 /// over, leave the pool.
-async fn watch<C: Idle>(pool: Weak<Inner<C>>, index: usize) {
+async fn watch<C: Idle>(leaving: Leaving<C>) {
     let timer = Timer::new();
-    let _leaving = Leaving(pool.clone(), thread());
+    let index = leaving.1 % SHARDS;
     poll_fn(|cx| {
-        let Some(pool) = pool.upgrade() else { return Poll::Ready(()) };
+        let Some(pool) = leaving.0.upgrade() else { return Poll::Ready(()) };
         let Some(shard) = pool.shards[index].get() else { return Poll::Ready(()) };
         let waker = cx.waker().clone();
         lock(shard).watcher = Watcher::Waits(waker.clone());
@@ -686,19 +687,23 @@ mod tests {
 
     #[test]
     fn a_thread_that_ends_takes_its_connections_with_it() {
-        let (pool, settings, peer) = (Pool::default(), settings(9), peer(1));
-        let fake = std::thread::scope(|threads| {
-            let running = threads.spawn(|| {
-                block_on(async {
-                    let fake = keep_here(&pool, &settings, &peer);
-                    task::yield_now().await;
-                    assert!(fake.is_open());
-                    fake
-                })
+        for is_watched in [true, false] {
+            let (pool, settings, peer) = (Pool::default(), settings(9), peer(1));
+            let fake = std::thread::scope(|threads| {
+                let running = threads.spawn(|| {
+                    block_on(async {
+                        let fake = keep_here(&pool, &settings, &peer);
+                        if is_watched {
+                            task::yield_now().await;
+                        }
+                        assert!(fake.is_open());
+                        fake
+                    })
+                });
+                running.join().unwrap()
             });
-            running.join().unwrap()
-        });
-        assert_eq!((fake.is_open(), pool.idle()), (false, 0));
+            assert_eq!((fake.is_open(), pool.idle()), (false, 0), "{is_watched}");
+        }
     }
 
     #[test]
