@@ -197,7 +197,7 @@ fn verdict<'a>(r: &mut Request, given: &Credentials, realm: &[u8], matches: bool
 /// Answers with 401 and the realm (`ngx_http_auth_basic_set_realm`).
 fn ask<'a>(r: &mut Request, realm: &[u8]) -> Flow<'a> {
     let value = [b"Basic realm=\"", realm, b"\""].concat();
-    r.response.set("WWW-Authenticate", Bytes::from(value));
+    r.response.add("WWW-Authenticate", Bytes::from(value));
     Flow::Deny(401)
 }
 
