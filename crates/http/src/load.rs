@@ -367,13 +367,22 @@ fn listener(group: &[&(ServerId, Listen, &core::Conf)], cx: &mut Cx<'_, '_>) -> 
         let unnamed = [ServerName::Exact(Box::default())];
         let list = if conf.own.names.is_empty() { &unnamed[..] } else { &conf.own.names };
         for name in list {
+            if let ServerName::Invalid(name) = name {
+                if group.len() > 1 {
+                    let name = String::from_utf8_lossy(name);
+                    let text =
+                        format!("invalid server name or wildcard \"{name}\" on {}", listen.addr);
+                    cx.loader.diags.push(Error::global(text));
+                }
+                continue;
+            }
             // ngx_http_optimize_servers: the names of an address's only server are not looked at.
             if !names.add(name, *server) && group.len() > 1 {
                 let shown = match name {
                     ServerName::Exact(n) => String::from_utf8_lossy(n).into_owned(),
                     ServerName::Suffix(n) => format!("*{}", String::from_utf8_lossy(n)),
                     ServerName::Prefix(n) => format!("{}*", String::from_utf8_lossy(n)),
-                    ServerName::Regex(..) => continue,
+                    ServerName::Regex(..) | ServerName::Invalid(_) => continue,
                 };
                 let text =
                     format!("conflicting server name \"{shown}\" on {}, ignored", listen.addr);

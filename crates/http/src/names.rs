@@ -78,6 +78,7 @@ impl Names {
                 self.regexes.push((regex.clone(), groups.clone(), server));
                 return true;
             }
+            ServerName::Invalid(_) => return true,
         };
         let (table, name) = table;
         if table.contains_key(name) {

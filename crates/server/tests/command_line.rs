@@ -235,6 +235,13 @@ fn mistakes_in_directives_are_told_as_by_nginx() {
         "events {} http { server { server_name *; } }",
         "events {} http { server { server_name .; } }",
         "events {} http { server { server_name *.; } }",
+        "events {} http { server { listen 127.0.0.1:1; server_name a.*.b a..b; } }",
+        "events {} http { server { listen 127.0.0.1:1; server_name a.*.b; } \
+         server { listen 127.0.0.1:1; } }",
+        "events {} http { server { listen 127.0.0.1:1; } \
+         server { listen 127.0.0.1:1; server_name a..b; } }",
+        "events {} http { server { location ~ a { location /b { } } } }",
+        "events {} http { server { location ~ /a { location /a/b { } } } }",
         "events {} http { server { server_name ~; } }",
         "events {} http { error_page 499 /x; }",
         "events {} http { types_hash_max_size 512; types_hash_max_size 512; }",

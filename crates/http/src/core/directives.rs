@@ -1272,7 +1272,9 @@ fn location(
         return fail(format!("named location \"{shown}\" can be on the server level only"));
     }
     let plain = matches!(kind, Kind::Exact | Kind::Prefix { .. });
-    if plain && matches!(outer.kind, Kind::Prefix { .. }) && !name.starts_with(&outer.name) {
+    // Within a pattern, too: nginx compares the texts.
+    let is_named = matches!(outer.kind, Kind::Prefix { .. } | Kind::Regex);
+    if plain && is_named && !name.starts_with(&outer.name) {
         return fail(format!("location \"{shown}\" is outside location \"{outer_name}\""));
     }
     c.own.locations.push(child);

@@ -21,6 +21,9 @@ pub enum ServerName {
     Prefix(Box<[u8]>),
     /// `~^www\d+\.example\.com$`, with the variables that its named groups set.
     Regex(Regex, Groups),
+    /// One with stars or dots where they cannot be: wrong where there are other servers, and else not
+    /// looked at (`ngx_http_server_names`).
+    Invalid(Box<[u8]>),
 }
 
 impl ServerName {
@@ -49,8 +52,6 @@ impl ServerName {
             return Ok(vec![ServerName::Regex(regex, groups)]);
         }
         let name = lower_case(value);
-        let invalid =
-            || Error::emerg(arg.span, format!("invalid server name or wildcard \"{shown}\""));
         let stars = name.iter().filter(|b| **b == b'*').count();
         match (&name[..], stars) {
             ([b'.', rest @ ..], 0) if !rest.is_empty() => {
@@ -62,8 +63,10 @@ impl ServerName {
             ([prefix @ .., b'*'], 1) if prefix.last() == Some(&b'.') && prefix.len() > 1 => {
                 Ok(vec![ServerName::Prefix(prefix.into())])
             }
-            (_, 0) => Ok(vec![ServerName::Exact(name.into())]),
-            _ => Err(invalid()),
+            (_, 0) if memchr::memmem::find(&name, b"..").is_none() => {
+                Ok(vec![ServerName::Exact(name.into())])
+            }
+            _ => Ok(vec![ServerName::Invalid(name.into())]),
         }
     }
 

@@ -175,6 +175,7 @@ impl Valid {
                     self.host_regexes.push(regex.clone());
                     continue;
                 }
+                ServerName::Invalid(_) => continue,
             };
             if !insert(table, name, &None) {
                 let name = String::from_utf8_lossy(name);
