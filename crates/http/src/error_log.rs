@@ -17,7 +17,8 @@ pub fn write(r: &Request, severity: Severity, message: fmt::Arguments<'_>) {
     }
     let input = &r.input;
     let server = Shown(&r.server().name);
-    let request = Shown(input.text(input.head.request_line));
+    let line = input.text(input.head.request_line);
+    let request = (!line.is_empty()).then_some(Shown(line));
     let client = r.remote();
     let subrequest = r.subrequest.then(|| Shown(&r.uri));
     let number = Some(r.connection.number);
@@ -37,7 +38,8 @@ pub fn write(r: &Request, severity: Severity, message: fmt::Arguments<'_>) {
         number,
         message,
         format_args!(
-            ", client: {client}, server: {server}, request: \"{request}\"{}{}{}{}",
+            ", client: {client}, server: {server}{}{}{}{}{}",
+            Tail("request", request),
             Tail("subrequest", subrequest),
             Tail("upstream", r.upstream.asked()),
             Tail("host", host),

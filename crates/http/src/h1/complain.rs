@@ -92,7 +92,7 @@ pub fn head_timed_out(r: &mut Request) {
     let input = r.input_mut();
     let in_line = input.head.request_line.is_empty();
     if in_line {
-        input.head.request_line = Span::new(0, line_end(&input.buf));
+        input.head.request_line = first_line(&input.buf);
         // What there is of the target is not known to be all of it.
         input.head.uri = Span::default();
     }
@@ -118,9 +118,12 @@ pub fn timed_out_idle(connection: &Connection, listening: &dyn fmt::Display) {
     );
 }
 
-/// As much of a request line as came is what logs show.
-fn line_end(buf: &[u8]) -> usize {
-    buf.iter().position(|b| matches!(b, b'\r' | b'\n')).unwrap_or(buf.len())
+/// As much of a request line as came, behind empty ones, is what logs show.
+fn first_line(buf: &[u8]) -> Span {
+    let ends = |ch: &u8| matches!(ch, b'\r' | b'\n');
+    let start = buf.iter().take_while(|ch| ends(ch)).count();
+    let len = buf[start..].iter().take_while(|ch| !ends(ch)).count();
+    Span::new(start, start + len)
 }
 
 /// Tells that nothing came for too long.
@@ -136,7 +139,7 @@ pub fn gone(r: &mut Request) {
     let input = r.input_mut();
     let in_line = input.head.request_line.is_empty();
     if in_line {
-        input.head.request_line = Span::new(0, line_end(&input.buf));
+        input.head.request_line = first_line(&input.buf);
     }
     let part = if in_line { "line" } else { "headers" };
     r.log_error(

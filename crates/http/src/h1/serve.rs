@@ -493,10 +493,7 @@ fn default_resets(plan: &Plan, r: &Request) -> bool {
 fn unanswered(plan: &Plan, r: &mut Request, status: u16) -> Next {
     r.response.status = status;
     r.bytes_read = r.input.buf.len() as u64;
-    // nginx logs nothing for a connection that closes before its first whole line.
-    if !r.input.head.request_line.is_empty() || status == 408 {
-        log(plan, r);
-    }
+    log(plan, r);
     Next::Close
 }
 

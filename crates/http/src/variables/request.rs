@@ -6,7 +6,7 @@ use std::{
 
 use forebay_rt::clock;
 use forebay_session::var::Registry;
-use forebay_wire::h1::{BodyLength, FieldId};
+use forebay_wire::h1::{BodyLength, FieldId, Version};
 
 use super::{put, put_joined, put_number, put_seconds, put_some};
 use crate::{body_in::RequestBody, credentials, files, request::Request};
@@ -78,8 +78,9 @@ fn target(registry: &mut Registry<Request>) {
     });
     registry.builtin("is_request_port", |r, out| r.input.port.is_none() || put(out, b":"));
     registry.builtin("request", |r, out| {
+        // In HTTP/1, what came of a line is the line; empty ones before it are an empty one.
         let line = r.input.text(r.input.head.request_line);
-        !line.is_empty() && put(out, line)
+        (!line.is_empty() || r.version() < Version::Http2) && put(out, line)
     });
     registry.builtin("request_method", |r, out| {
         // Subrequests tell that of their request.
