@@ -14,6 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use forebay_session::log::Severity;
 
 use crate::{
     files::{self, OpenFile},
@@ -81,6 +82,16 @@ pub enum Fault {
     Upstream,
     /// A filter could not go on (a compressor, a decompressor).
     Filter,
+}
+
+impl Fault {
+    /// How bad it is: what a filter cannot read is the fault of a file's author, and no `alert`.
+    pub fn severity(self) -> Severity {
+        match self {
+            Fault::File => Severity::Alert,
+            Fault::Upstream | Fault::Filter => Severity::Error,
+        }
+    }
 }
 
 /// A piece of a body for a filter that looks at every byte.
@@ -202,5 +213,16 @@ impl Body {
                 _ => Poll::Ready(None),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_filter_cannot_read_is_no_alert() {
+        let severities = [Fault::File, Fault::Filter].map(Fault::severity);
+        assert_eq!(severities, [Severity::Alert, Severity::Error]);
     }
 }

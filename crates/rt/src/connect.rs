@@ -4,6 +4,7 @@
 //! for an acknowledgement.
 
 use std::{
+    hash::{DefaultHasher, Hash, Hasher},
     io,
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, OwnedFd},
@@ -19,12 +20,22 @@ use crate::{
 };
 
 /// `proxy_bind`: from which address to connect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bind {
     /// The local address; port 0 takes any.
     pub addr: SocketAddr,
     /// `transparent`: the address need not be one of this machine.
     pub transparent: bool,
+}
+
+impl Bind {
+    /// What connections have in common that are made from there, and no others.
+    #[cold]
+    pub fn tag(self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 /// How to connect.

@@ -583,8 +583,8 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
         }
         // Whoever passed it on has said so.
         SendError::Truncated(Fault::Upstream) => {}
-        SendError::Truncated(_) => r.log_error(
-            Severity::Alert,
+        SendError::Truncated(fault) => r.log_error(
+            fault.severity(),
             format_args!("response body was truncated while sending response to client"),
         ),
         SendError::FileEnded(at) => r.log_error(

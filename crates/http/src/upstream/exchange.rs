@@ -133,7 +133,7 @@ async fn ask<'f, P: Protocol>(
         body: body.clone(),
         timer: Timer::new(),
         started_ms: clock::now_ms(),
-        claim,
+        claim: claim.coming_from(settings.bind.of(r)),
         sent_any: false,
     };
     loop {
@@ -368,7 +368,7 @@ impl<P: Protocol> Exchange<'_, P> {
         const DOING: &str = "connecting to upstream";
         let settings = self.settings();
         let options = connect::Options {
-            bind: settings.bind.of(r),
+            bind: self.claim.from,
             keepalive: settings.socket_keepalive,
             rcvbuf: settings.socket_rcvbuf,
             sndbuf: settings.socket_sndbuf,

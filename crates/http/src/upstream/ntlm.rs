@@ -9,6 +9,7 @@
 
 use std::{cell::RefCell, sync::Arc};
 
+use forebay_rt::connect::Bind;
 use forebay_session::upstream::{
     Group, Peer, Selection,
     keepalive::{Owner, Pool},
@@ -44,6 +45,15 @@ pub(super) struct Claim {
     pub tag: u64,
     /// See [`Owned`].
     pub owner: Owned,
+    /// Where they are to come from (`proxy_bind`).
+    pub from: Option<Bind>,
+}
+
+impl Claim {
+    /// The same, of connections from that address only.
+    pub fn coming_from(self, from: Option<Bind>) -> Claim {
+        Claim { tag: self.tag ^ from.map_or(0, Bind::tag), from, ..self }
+    }
 }
 
 impl Bound {
@@ -85,7 +95,7 @@ fn bind(r: &Request, group: &Group, selection: &mut Selection) -> Claim {
         None => return Claim::default(),
     }
     let tag = client.number.wrapping_mul(SPREAD);
-    Claim { tag, owner: Some(bound.owner.clone()) }
+    Claim { tag, owner: Some(bound.owner.clone()), from: None }
 }
 
 /// This server is asked now.

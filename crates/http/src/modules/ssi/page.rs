@@ -278,7 +278,7 @@ impl Page {
             self.keep(|shared| shared.set(&name, Vec::new()))?;
             self.wait = Wait::Value(Box::new(Collect {
                 name,
-                max: self.request.location().core.subrequest_output_buffer_size,
+                max: 0,
                 child: Subrequest::new(child),
                 body: None,
                 value: Vec::new(),
@@ -529,12 +529,15 @@ impl Collect {
                 }
                 continue;
             }
-            let max = self.max;
             let body = match ready!(self.child.poll_answer(cx)) {
-                Some(child) if !child.response.header_only => mem::take(&mut child.response.body),
+                Some(child) if !child.response.header_only => {
+                    // That of the place that answers (ngx_http_postpone_filter_in_memory).
+                    self.max = child.location().core.subrequest_output_buffer_size;
+                    mem::take(&mut child.response.body)
+                }
                 _ => Body::Empty,
             };
-            self.body = Some(Reader::new(body, max));
+            self.body = Some(Reader::new(body, self.max));
         }
     }
 
