@@ -7,7 +7,6 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::{
-    Error, InconsistentKeys,
     crypto::aws_lc_rs::sign::any_supported_type,
     pki_types::{
         CertificateDer, CertificateRevocationListDer, PrivateKeyDer,
@@ -16,7 +15,10 @@ use rustls::{
     sign::{CertifiedKey, SigningKey},
 };
 
-use crate::{key, x509};
+use crate::{
+    key,
+    x509::{self, Certificate},
+};
 
 /// A certificate and those that lead from it to a root, in the order in which they are sent.
 #[derive(Clone, Debug)]
@@ -162,11 +164,16 @@ impl KeyPair {
     /// behind `SSL_CTX_use_PrivateKey("FILE") failed`.
     pub fn new(chain: &Chain, key: &PrivateKey) -> Result<KeyPair, String> {
         let pair = CertifiedKey::new(chain.0.clone(), key.0.clone());
-        match pair.keys_match() {
-            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {
-                Ok(KeyPair::of(pair))
-            }
-            Err(_) => {
+        // Not `CertifiedKey::keys_match`, which knows no certificates of version 1.
+        let leaf = pair.cert.first().and_then(|der| Certificate::parse(der));
+        let same = match (&leaf, pair.key.public_key()) {
+            (Some(leaf), Some(key)) => leaf.public_key() == key.as_ref(),
+            (leaf, None) => leaf.is_some(),
+            (None, _) => false,
+        };
+        match same {
+            true => Ok(KeyPair::of(pair)),
+            false => {
                 Err("(SSL: error:05800074:x509 certificate routines::key values mismatch)"
                     .to_owned())
             }

@@ -8,16 +8,22 @@
 use std::{cell::Cell, collections::HashSet, fmt, net::IpAddr, time::SystemTime};
 
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{
         CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs::default_provider,
-        verify_tls12_signature, verify_tls13_signature,
+        verify_tls12_signature, verify_tls13_signature, verify_tls13_signature_with_raw_key,
     },
-    pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime},
+    pki_types::{
+        CertificateDer, ServerName, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer,
+        TrustAnchor, UnixTime,
+    },
     server::danger::{ClientCertVerified, ClientCertVerifier},
 };
-use webpki::{EndEntityCert, Error as PkiError, KeyUsage, OwnedCertRevocationList};
+use webpki::{
+    EndEntityCert, Error as PkiError, KeyUsage, OwnedCertRevocationList, RawPublicKeyEntity,
+};
+use x509_parser::x509::X509Version;
 
 use crate::{
     settings::{ClientAuth, Trust},
@@ -200,6 +206,12 @@ impl Verifier {
             Ok(()) if !purpose.suits(&parsed) => Verdict::failed(26),
             Ok(()) => Verdict::Success,
             Err(PkiError::UnknownIssuer) => self.missing_issuer(&parsed, &between, sent.len()),
+            Err(PkiError::UnsupportedCertVersion) if self.is_signed_by_root(&parsed) => {
+                Verdict::Success
+            }
+            Err(PkiError::UnsupportedCertVersion) => {
+                self.missing_issuer(&parsed, &between, sent.len())
+            }
             Err(error) => Verdict::failed(code_of(&error)),
         }
     }
@@ -243,6 +255,24 @@ impl Verifier {
             Some(&within),
         )?;
         Ok(())
+    }
+
+    /// Whether a trusted root itself has signed a certificate that is older than version 3. It can have
+    /// no purpose that would have to be looked at; where there are revocation lists it is not taken.
+    fn is_signed_by_root(&self, leaf: &Certificate<'_>) -> bool {
+        let parsed = leaf.parsed();
+        let roots = self.root_certificates.iter().filter_map(|der| Certificate::parse(der));
+        let mut issuers =
+            roots.filter(|root| root.parsed().subject().as_raw() == parsed.issuer().as_raw());
+        let signed = |root: Certificate<'_>| {
+            let key = SubjectPublicKeyInfoDer::from(root.public_key());
+            let Ok(key) = RawPublicKeyEntity::try_from(&key) else { return false };
+            let signature = &parsed.signature_value.data;
+            self.algorithms.all.iter().any(|algorithm| {
+                key.verify_signature(*algorithm, parsed.tbs_certificate.as_ref(), signature).is_ok()
+            })
+        };
+        self.crls.is_empty() && issuers.any(signed)
     }
 
     /// Which of its errors OpenSSL has in the end for a chain without a trusted root (`build_chain`,
@@ -367,6 +397,32 @@ fn host_matches(pattern: &str, host: &str) -> bool {
         && label.ends_with(after.as_str())
 }
 
+/// The key of a certificate older than version 3, which webpki does not read: `openssl x509 -req` makes
+/// such for whoever names no extensions.
+fn old_key(certificate: &CertificateDer<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
+    let parsed = Certificate::parse(certificate)?;
+    let old = parsed.parsed().version() != X509Version::V3;
+    old.then(|| SubjectPublicKeyInfoDer::from(parsed.public_key().to_vec()))
+}
+
+/// As `verify_tls12_signature`, of a key alone.
+fn verify_old(
+    message: &[u8],
+    key: &SubjectPublicKeyInfoDer<'_>,
+    signed: &DigitallySignedStruct,
+    known: &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, Error> {
+    let bad = || Error::InvalidCertificate(CertificateError::BadSignature);
+    let key = RawPublicKeyEntity::try_from(key)
+        .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+    let found = known.mapping.iter().find(|(scheme, _)| *scheme == signed.scheme);
+    let algorithms = found.map(|(_, algorithms)| *algorithms).unwrap_or_default();
+    let fits = |algorithm: &&dyn SignatureVerificationAlgorithm| {
+        key.verify_signature(*algorithm, message, signed.signature()).is_ok()
+    };
+    algorithms.iter().any(fits).then(HandshakeSignatureValid::assertion).ok_or_else(bad)
+}
+
 /// What both sides do alike: whoever shows a certificate proves that the key is theirs, and the
 /// scheme of the proof is kept.
 macro_rules! proofs_of_keys {
@@ -378,7 +434,10 @@ macro_rules! proofs_of_keys {
             signed: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, Error> {
             PROVED.set(Some(signed.scheme));
-            verify_tls12_signature(message, certificate, signed, &self.algorithms)
+            match old_key(certificate) {
+                Some(key) => verify_old(message, &key, signed, &self.algorithms),
+                None => verify_tls12_signature(message, certificate, signed, &self.algorithms),
+            }
         }
 
         fn verify_tls13_signature(
@@ -388,7 +447,12 @@ macro_rules! proofs_of_keys {
             signed: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, Error> {
             PROVED.set(Some(signed.scheme));
-            verify_tls13_signature(message, certificate, signed, &self.algorithms)
+            match old_key(certificate) {
+                Some(key) => {
+                    verify_tls13_signature_with_raw_key(message, &key, signed, &self.algorithms)
+                }
+                None => verify_tls13_signature(message, certificate, signed, &self.algorithms),
+            }
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -30,6 +30,11 @@ impl<'a> Certificate<'a> {
         &self.parsed
     }
 
+    /// The public key: a SubjectPublicKeyInfo in DER.
+    pub(crate) fn public_key(&self) -> &[u8] {
+        self.parsed.public_key().raw
+    }
+
     /// The subject's name as in RFC 2253 (`$ssl_client_s_dn`).
     pub fn subject(&self) -> String {
         rfc2253(self.parsed.subject())

@@ -90,6 +90,11 @@ fn client_certificates_are_judged_as_openssl_judges_them() {
         case("revoked", revoked, &good, "FAILED:certificate revoked"),
         case("no list", unlisted, &good, "FAILED:unable to get certificate CRL"),
     ];
+    judge(cases);
+}
+
+/// Has a server of that trust judge each, in both versions of TLS.
+fn judge<'a>(cases: impl IntoIterator<Item = Case<'a>>) {
     let (base, _) = settings(Key::P256);
     for Case { name, trust, chain, want } in cases {
         let names = trust.certificates.clone();
@@ -113,6 +118,35 @@ fn client_certificates_are_judged_as_openssl_judges_them() {
                 }
             });
         }
+    }
+}
+
+/// As `openssl req -x509` and `openssl x509 -req` make them where no extensions are named.
+#[test]
+fn certificates_of_version_1_serve_and_are_judged() {
+    let root = include_str!("version1/root.crt");
+    let leaf = Issued {
+        certificate: include_str!("version1/leaf.crt").to_owned(),
+        key: include_str!("version1/leaf.key").to_owned(),
+    };
+    let trusting = |pem: &str| {
+        let certificates = certificates_from_pem(pem.as_bytes()).unwrap();
+        Trust { certificates, crls: Vec::new(), depth: 1 }
+    };
+    let namesake = Authority::root("root");
+    let case = |name, trust, want| Case { name, trust, chain: Some(leaf.clone()), want };
+    judge([
+        case("issued", trusting(root), "SUCCESS"),
+        case("namesake", trust(&[&namesake]), "FAILED:unable to verify the first certificate"),
+    ]);
+    let server =
+        ServerSettings { certificates: vec![key_pair(&leaf)], ..ServerSettings::default() };
+    let server = ServerConfig::new(&server).unwrap();
+    for tls13 in [false, true] {
+        let protocols = Protocols { tls12: !tls13, tls13 };
+        let settings = ClientSettings { protocols, ..ClientSettings::default() };
+        let client = ClientConfig::new(&settings).unwrap();
+        run(async { assert!(shake(&server, &client).await.1.is_ok()) });
     }
 }
 
