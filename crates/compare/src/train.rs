@@ -4,6 +4,8 @@
 //! a request is to be as hot as the loops of compression.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,8 +56,28 @@ pub fn run(mut plan: Plan, rows: &[&Row]) -> Result<(), String> {
     merge(&profdata, weighted, &out.join("forebay.profdata"))?;
     let version = output(Command::new("rustc").arg("-vV"))?;
     fs::write(out.join("rustc-version"), version).map_err(|e| e.to_string())?;
+    name(&out)?;
     println!("{}: of {} rows", out.join("forebay.profdata").display(), parts.len());
     Ok(())
+}
+
+/// Writes into `rustc`, the program that Cargo runs, which profile it adds: Cargo looks at the program's
+/// time, and then at the compiler's version, which has the name in it.
+fn name(folder: &Path) -> Result<(), String> {
+    let program = folder.join("rustc");
+    let rewrite = || fs::write(&program, named(folder)?);
+    rewrite().map_err(|e| format!("{}: {e}", program.display()))
+}
+
+/// That program as it is to be.
+fn named(folder: &Path) -> io::Result<String> {
+    let mut hasher = DefaultHasher::new();
+    fs::read(folder.join("forebay.profdata"))?.hash(&mut hasher);
+    let line = |line: &str| match line.starts_with("profile=") {
+        true => format!("profile={:016x}\n", hasher.finish()),
+        false => format!("{line}\n"),
+    };
+    Ok(fs::read_to_string(folder.join("rustc"))?.lines().map(line).collect())
 }
 
 /// The `llvm-profdata` that reads what this compiler writes.
@@ -94,4 +116,16 @@ fn output(command: &mut Command) -> Result<String, String> {
         return Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr)));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_profile_in_use_is_the_one_that_is_named() {
+        let folder = build::workspace().join("profile");
+        let program = fs::read_to_string(folder.join("rustc")).unwrap();
+        assert_eq!(program, named(&folder).unwrap(), "`forebay-compare --train` names it");
+    }
 }

@@ -51,7 +51,7 @@ fn nginx(argv: Vec<OsString>, options: &Options) -> i32 {
     }
     let cwd = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     let paths = Paths::new(options, &cwd, |path| path.exists());
-    let log = Log::startup(paths.error_log.as_deref());
+    let log = Log::startup(paths.error_log.as_deref()).quiet(options.quiet);
     let request = Request { paths, globals: options.globals.clone(), embedded: None };
     // main() of nginx: who asks for a test sends no signal.
     if options.test {

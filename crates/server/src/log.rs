@@ -22,6 +22,8 @@ pub struct Log {
     sink_is_stderr: bool,
     /// Warnings and worse go to standard error too (`ngx_use_stderr`).
     terminal: bool,
+    /// No remarks on configurations are wanted (`-q`).
+    quiet: bool,
 }
 
 impl Log {
@@ -35,7 +37,7 @@ impl Log {
                 let log = LogFile::new(path.to_path_buf());
                 log.install(file);
                 let sink = ErrorLog::to_file(Arc::new(log), Severity::Notice);
-                Log { sink, sink_is_stderr: false, terminal: true }
+                Log { sink, sink_is_stderr: false, terminal: true, quiet: false }
             }
             Err(err) => {
                 eprintln!(
@@ -50,17 +52,23 @@ impl Log {
 
     /// The configured log; `terminal` as long as the start is not over.
     pub fn configured(sink: ErrorLog, sink_is_stderr: bool, terminal: bool) -> Log {
-        Log { sink, sink_is_stderr, terminal }
+        Log { sink, sink_is_stderr, terminal, quiet: false }
     }
 
     fn stderr() -> Log {
         let sink = ErrorLog::to_stderr(Severity::Notice);
-        Log { sink, sink_is_stderr: true, terminal: true }
+        Log { sink, sink_is_stderr: true, terminal: true, quiet: false }
     }
 
     /// The same log, silent on the terminal: the start is over.
     pub fn off_terminal(mut self) -> Log {
         self.terminal = false;
+        self
+    }
+
+    /// The same log, without remarks on configurations if that is asked for.
+    pub fn quiet(mut self, quiet: bool) -> Log {
+        self.quiet = quiet;
         self
     }
 
@@ -105,6 +113,7 @@ impl Log {
     /// Reports what is wrong with a configuration, all of it: nginx's line in the log and on the
     /// terminal, there with the place shown. `infos` says whether remarks are wanted.
     pub fn report(&self, diags: &Diagnostics, sources: &Sources, infos: bool) {
+        let infos = infos && !self.quiet;
         for error in diags.iter().filter(|error| infos || error.level != Level::Info) {
             let severity = match error.level {
                 Level::Emerg => Severity::Emerg,

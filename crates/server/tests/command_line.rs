@@ -355,7 +355,8 @@ fn of_an_unquoted_brace_only_the_cause_is_told() {
 fn dump_is_nginx_s() {
     let dir = TempDir::new().unwrap();
     let prefix = format!("{}/", dir.path().display());
-    std::fs::write(dir.path().join("nginx.conf"), "events {}\ninclude more.conf;\n").unwrap();
+    std::fs::write(dir.path().join("nginx.conf"), "events { use epoll; }\ninclude more.conf;\n")
+        .unwrap();
     std::fs::write(dir.path().join("more.conf"), "worker_processes 1;\n").unwrap();
     let globals = format!("pid {prefix}pid;");
     let args = ["-T", "-q", "-p", &prefix, "-c", "nginx.conf", "-e", "e", "-g", &globals];
