@@ -56,28 +56,28 @@ pub fn run(mut plan: Plan, rows: &[&Row]) -> Result<(), String> {
     merge(&profdata, weighted, &out.join("forebay.profdata"))?;
     let version = output(Command::new("rustc").arg("-vV"))?;
     fs::write(out.join("rustc-version"), version).map_err(|e| e.to_string())?;
-    name(&out)?;
+    name(build::workspace())?;
     println!("{}: of {} rows", out.join("forebay.profdata").display(), parts.len());
     Ok(())
 }
 
-/// Writes into `rustc`, the program that Cargo runs, which profile it adds: Cargo looks at the program's
-/// time, and then at the compiler's version, which has the name in it.
-fn name(folder: &Path) -> Result<(), String> {
-    let program = folder.join("rustc");
-    let rewrite = || fs::write(&program, named(folder)?);
-    rewrite().map_err(|e| format!("{}: {e}", program.display()))
+/// Names the profile among Cargo's settings. Flags make other artefacts of the same symbols: what was
+/// compiled with another profile is left alone, and functions keep the names that the profile knows.
+fn name(workspace: &Path) -> Result<(), String> {
+    let settings = workspace.join(".cargo/config.toml");
+    let rewrite = || fs::write(&settings, named(workspace)?);
+    rewrite().map_err(|e| format!("{}: {e}", settings.display()))
 }
 
-/// That program as it is to be.
-fn named(folder: &Path) -> io::Result<String> {
+/// The settings as they are to be.
+fn named(workspace: &Path) -> io::Result<String> {
     let mut hasher = DefaultHasher::new();
-    fs::read(folder.join("forebay.profdata"))?.hash(&mut hasher);
-    let line = |line: &str| match line.starts_with("profile=") {
-        true => format!("profile={:016x}\n", hasher.finish()),
+    fs::read(workspace.join("profile/forebay.profdata"))?.hash(&mut hasher);
+    let line = |line: &str| match line.starts_with("rustflags") {
+        true => format!("rustflags = [\"--cfg=profile_{:016x}\"]\n", hasher.finish()),
         false => format!("{line}\n"),
     };
-    Ok(fs::read_to_string(folder.join("rustc"))?.lines().map(line).collect())
+    Ok(fs::read_to_string(workspace.join(".cargo/config.toml"))?.lines().map(line).collect())
 }
 
 /// The `llvm-profdata` that reads what this compiler writes.
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn the_profile_in_use_is_the_one_that_is_named() {
-        let folder = build::workspace().join("profile");
-        let program = fs::read_to_string(folder.join("rustc")).unwrap();
-        assert_eq!(program, named(&folder).unwrap(), "`forebay-compare --train` names it");
+        let workspace = build::workspace();
+        let settings = fs::read_to_string(workspace.join(".cargo/config.toml")).unwrap();
+        assert_eq!(settings, named(workspace).unwrap(), "`forebay-compare --train` names it");
     }
 }
