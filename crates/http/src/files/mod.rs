@@ -358,12 +358,15 @@ fn links(r: &Request, path: &[u8]) -> Links {
 }
 
 /// Runs a handler that waits for nothing but files: at once, unless other threads open them
-/// (`waits`, from [`waits`]).
-pub fn run<'a>(waits: bool, future: impl Future<Output = Flow<'a>> + 'a) -> Flow<'a> {
+/// (`waits`, from [`waits`]). It is made where it stays: a move would cost more than the rest.
+pub fn run<'a, F: Future<Output = Flow<'a>> + 'a>(
+    waits: bool,
+    begin: impl FnOnce() -> F,
+) -> Flow<'a> {
     if waits {
-        return Flow::later(future);
+        return Flow::later(begin());
     }
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+    match pin!(begin()).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(flow) => flow,
         Poll::Pending => unreachable!("files that are opened inline are not waited for"),
     }

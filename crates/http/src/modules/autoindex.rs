@@ -116,7 +116,7 @@ impl Handler for Lister {
         if !r.uri.ends_with(b"/") || !matches!(r.method, Method::Get | Method::Head) {
             return Flow::Decline;
         }
-        files::run(files::waits(r), self.list(r))
+        files::run(files::waits(r), || self.list(r))
     }
 }
 

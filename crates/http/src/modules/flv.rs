@@ -66,7 +66,7 @@ impl Handler for Video {
         if r.uri.ends_with(b"/") {
             return Flow::Decline;
         }
-        files::run(files::waits(r), serve(r))
+        files::run(files::waits(r), || serve(r))
     }
 }
 

@@ -87,7 +87,7 @@ impl Handler for IndexFiles {
         if !matches!(r.method, Method::Get | Method::Head | Method::Post) {
             return Flow::Decline;
         }
-        files::run(files::waits(r), self.find(r))
+        files::run(files::waits(r), || self.find(r))
     }
 }
 

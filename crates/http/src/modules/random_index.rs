@@ -70,7 +70,7 @@ impl Handler for Chooser {
         {
             return Flow::Decline;
         }
-        files::run(files::waits(r), choose(r))
+        files::run(files::waits(r), || choose(r))
     }
 }
 

@@ -82,7 +82,7 @@ impl Handler for Compressed {
         if !self.vary && qualities == [0; MOST] {
             return Flow::Decline;
         }
-        files::run(files::waits(r), self.serve(r, qualities))
+        files::run(files::waits(r), || self.serve(r, qualities))
     }
 }
 

@@ -59,7 +59,7 @@ impl Handler for Static {
         if r.uri.ends_with(b"/") {
             return Flow::Decline;
         }
-        files::run(files::waits(r), serve(r))
+        files::run(files::waits(r), || serve(r))
     }
 }
 

@@ -105,7 +105,7 @@ struct Try(Arc<Tries>);
 
 impl Handler for Try {
     fn handle<'a>(&'a self, r: &'a mut Request, _client: &'a mut dyn Client) -> Flow<'a> {
-        files::run(files::waits(r), self.0.find(r))
+        files::run(files::waits(r), || self.0.find(r))
     }
 }
 

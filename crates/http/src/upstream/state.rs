@@ -126,13 +126,16 @@ impl State {
     /// Forgets everything, keeping its memory.
     pub fn clear(&mut self) {
         let inner = self.inner.get_mut();
+        inner.target = None;
+        if !self.used.get() {
+            return;
+        }
         inner.attempts.clear();
         inner.head.fields.clear();
         inner.bytes = Bytes::new();
         inner.trailers.clear();
         inner.uri.clear();
         inner.complaints.clear();
-        inner.target = None;
         inner.at_end = None;
         inner.queued_ms = None;
         self.active.set(false);
