@@ -315,7 +315,7 @@ impl Files {
         if has_body(r) {
             return Err(complain(r, format_args!("DELETE with body is unsupported"), 415));
         }
-        let depth = depth(r).ok_or(400u16)?;
+        self.check_delete_depth(r)?;
         let path = path_of(r)?;
         let target = as_path(&path);
         let stat = fs::symlink_metadata(target).map_err(|error| {
@@ -328,13 +328,12 @@ impl Files {
                     format_args!("DELETE \"{}\" failed (21: Is a directory)", Shown::path(target));
                 return Err(complain(r, text, 409));
             }
-            if depth != Depth::Infinity {
+            if depth(r) != Some(Depth::Infinity) {
                 return Err(complain(r, format_args!("\"Depth\" header must be infinity"), 400));
             }
-        } else if depth == Depth::One {
+        } else if matches!(depth(r), None | Some(Depth::One)) {
             return Err(complain(r, format_args!("\"Depth\" header must be 0 or infinity"), 400));
         }
-        self.check_delete_depth(r)?;
         tree::delete(r, as_path(trimmed(&path)), stat.is_dir())?;
         Err(204)
     }
@@ -471,7 +470,7 @@ struct Job {
 
 impl Job {
     async fn run(&self, r: &Request, overwrite: bool) -> Result<(), u16> {
-        let (from, to) = (as_path(&self.from), as_path(&self.to));
+        let (from, to) = (as_path(&self.from), as_path(trimmed(&self.to)));
         let there = match fs::symlink_metadata(to) {
             Ok(stat) if overwrite => Some(stat),
             Ok(_) => {
@@ -486,17 +485,13 @@ impl Job {
             fs::symlink_metadata(from).map_err(|error| failed(r, "lstat()", from, &error, 404))?;
         if stat.is_dir() && !r.uri.ends_with(b"/") {
             let uri = Shown(&r.uri);
-            return Err(complain(
-                r,
-                format_args!("\"{uri}\" is collection (21: Is a directory)"),
-                400,
-            ));
+            return Err(complain(r, format_args!("\"{uri}\" is collection"), 400));
         }
         self.refuse_self(r)?;
         if !stat.is_dir() {
             return self.file(r, from, to).await;
         }
-        let (from, to) = (as_path(trimmed(&self.from)), as_path(trimmed(&self.to)));
+        let from = as_path(trimmed(&self.from));
         if let Some(there) = there {
             tree::delete(r, to, there.is_dir())?;
         }
