@@ -36,7 +36,7 @@ pub struct Subrequest {
 pub struct Stub {
     /// The text, which goes through the filters of the subrequest's location.
     pub text: Bytes,
-    /// Its type.
+    /// Its type, where it stands for an error.
     pub content_type: Option<Bytes>,
 }
 
@@ -74,8 +74,8 @@ impl Subrequest {
         if let State::Answering(answering) = &mut self.state {
             let mut child = ready!(answering.as_mut().poll(cx));
             let failed = child.error_status != 0 || child.response.status >= 300;
-            if failed && let Some(stub) = self.stub.take() {
-                put_stub(&mut child, stub);
+            if failed && let Some(Stub { text, content_type }) = self.stub.take() {
+                put_stub(&mut child, text, content_type);
             }
             self.state = State::Sending(child);
         }
@@ -110,7 +110,9 @@ impl Source for Subrequest {
                 && !self.sent
                 && let Some(stub) = self.stub.take()
             {
-                put_stub(child, stub);
+                // Its head has been sent, as far as filters know.
+                let content_type = child.response.content_type.take();
+                put_stub(child, stub.text, content_type);
                 continue;
             }
             match &next {
@@ -126,11 +128,10 @@ impl Source for Subrequest {
 }
 
 /// Replaces the answer.
-fn put_stub(child: &mut Request, stub: Stub) {
+fn put_stub(child: &mut Request, text: Bytes, content_type: Option<Bytes>) {
     child.response.clear();
     child.error_status = 0;
-    let content_type = stub.content_type.unwrap_or_default();
-    child.respond(200, content_type, stub.text);
+    child.respond(200, content_type.unwrap_or_default(), text);
     engine::filter_again(child);
 }
 
@@ -146,9 +147,9 @@ impl Request {
     /// A subrequest of this one: the same client, head and variables, another target. `None`: there
     /// are too many, which is in the log.
     pub fn subrequest(&self, uri: &[u8], args: &[u8]) -> Option<Request> {
-        let shown = Shown(uri);
+        let (shown, doing) = (Shown(uri), self.main.doing.get());
         if self.subrequests_left == 0 {
-            let text = format_args!("subrequests cycle while processing \"{shown}\"");
+            let text = format_args!("subrequests cycle while processing \"{shown}\"{doing}");
             self.log_error(Severity::Error, text);
             return None;
         }
@@ -159,7 +160,9 @@ impl Request {
         if count > MAX_IN_ALL {
             self.log_error(
                 Severity::Crit,
-                format_args!("request reference counter overflow while processing \"{shown}\""),
+                format_args!(
+                    "request reference counter overflow while processing \"{shown}\"{doing}"
+                ),
             );
             return None;
         }

@@ -271,6 +271,7 @@ impl Page {
                 Some(Stub { text, content_type })
             }
         };
+        self.request.main.doing.set(self.doing);
         let child = self.request.subrequest(&path, &args).ok_or(Failed)?;
         if let Some(name) = set {
             let name = name.to_ascii_lowercase();

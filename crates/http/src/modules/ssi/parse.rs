@@ -9,7 +9,7 @@ use forebay_session::log::Shown;
 /// `NGX_HTTP_SSI_COMMAND_LEN`.
 const MAX_COMMAND: usize = 32;
 /// `NGX_HTTP_SSI_PARAM_LEN`.
-const MAX_PARAM: usize = 16;
+const MAX_PARAM: usize = 32;
 /// `NGX_HTTP_SSI_MAX_PARAMS`; one more is kept, for the error.
 pub const MAX_PARAMS: usize = 16;
 
@@ -248,11 +248,7 @@ impl Parser {
         match byte {
             byte if is_space(byte) => self.go(State::Preequal),
             b'=' => self.go(State::Prevalue),
-            b'-' => {
-                let key = shown(key);
-                let text = format!("invalid \"{key}-\" parameter in \"{name}\" SSI command");
-                self.bad(State::ErrorEnd(1), text)
-            }
+            b'-' => self.unexpected(byte, "after", "parameter"),
             byte if key.len() == MAX_PARAM => {
                 let (key, byte) = (shown(key), byte as char);
                 let text =
@@ -395,7 +391,10 @@ mod tests {
     #[test]
     fn what_is_no_command_is_told() {
         for (page, want) in [
-            ("<!--#a b-->", "! invalid \"b-\" parameter in \"a\" SSI command\nerror\n"),
+            (
+                "<!--#a b-->",
+                "! unexpected \"-\" symbol after \"b\" parameter in \"a\" SSI command\nerror\n",
+            ),
             (
                 "<!--#a b c-->",
                 "! unexpected \"c\" symbol after \"b\" parameter in \"a\" SSI command\nerror\n",
@@ -422,7 +421,7 @@ mod tests {
         }
         let long = format!("<!--#{}-->", "c".repeat(33));
         assert!(check(long.as_bytes()).ends_with("...\" SSI command is too long\nerror\n"));
-        let long = format!("<!--#a {}='1'-->", "p".repeat(17));
+        let long = format!("<!--#a {}='1'-->", "p".repeat(33));
         assert!(check(long.as_bytes()).contains("! too long \"pppppppppppppppp"));
         let many = format!("<!--#a {}-->", "p='' ".repeat(1000));
         let mut parser = Parser::new(8);
