@@ -228,6 +228,10 @@ impl Case {
             differs: Vec::new(),
         };
         for section in sections(text)? {
+            if section.name != "config" && !section.argument.is_empty() {
+                let words = section.argument;
+                return error(section.line, format!("{words:?} belongs on a line of its own"));
+            }
             match section.name {
                 "name" => case.name = section.lines.join(" ").trim().to_owned(),
                 "config" => case.conf = config(&section)?,
@@ -430,6 +434,7 @@ mod tests {
             ("x\n", 1, "text before the first section"),
             ("--- nmae\n", 1, "unknown section"),
             ("--- config all\n", 1, "config is whole, http or server"),
+            ("--- check all log\n", 1, "\"all log\" belongs on a line of its own"),
             ("--- files\na b=c\n", 2, "unknown attribute"),
             ("--- check\nstatus\nspeed\n", 3, "unknown check"),
             ("--- name\na\n", 1, "a case needs"),
