@@ -16,6 +16,7 @@ use forebay_wire::{
 };
 
 use crate::{
+    body_in::RequestBody,
     client::{Client, Nobody, hold_up},
     core::{ErrorPage, Satisfy, Status},
     handler::{Filtered, Flow, Handler},
@@ -183,7 +184,7 @@ async fn walk(plan: &Plan, r: &mut Request, client: &mut dyn Client, entry: Entr
                 return End::Deny(status);
             }
         } else if let Entry::Location(id) = entry {
-            r.location = id;
+            enter(plan, r, id);
         }
         match rewrite(plan, r, client).await {
             Ok(true) => {
@@ -211,7 +212,7 @@ async fn rewrite(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Resul
         match run(&**handler, r, client).await {
             Flow::Decline | Flow::Allow => {}
             Flow::Redirect => {
-                if !spend_cycle(r, "processing") {
+                if !spend_cycle(r, "processing", None) {
                     return Err(End::Deny(500));
                 }
                 return Ok(true);
@@ -333,8 +334,12 @@ fn settle(flow: Flow<'_>, r: &mut Request) -> End {
     match flow {
         Flow::Done => End::Done,
         Flow::Deny(status) => End::Deny(status),
-        Flow::Redirect if spend_cycle(r, "internally redirecting to") => End::Again(Entry::Server),
-        Flow::Named(id) if spend_cycle(r, "internally redirecting to") => {
+        Flow::Redirect if spend_cycle(r, REDIRECTING, None) => End::Again(Entry::Server),
+        Flow::Named(id) => {
+            let name = r.plan.location(id).name.clone();
+            if !spend_cycle(r, REDIRECTING_TO_NAMED, Some(&name)) {
+                return End::Deny(500);
+            }
             r.internal = true;
             r.add_uri_to_alias = false;
             End::Again(Entry::Location(id))
@@ -343,18 +348,33 @@ fn settle(flow: Flow<'_>, r: &mut Request) -> End {
     }
 }
 
-/// nginx allows ten changes of the URI in one request.
-fn spend_cycle(r: &mut Request, doing: &str) -> bool {
+const REDIRECTING: &str = "internally redirecting to";
+const REDIRECTING_TO_NAMED: &str = "redirect to named location";
+
+/// nginx allows ten changes of the URI in one request. `target`: where it was to go, unless that is
+/// its URI already.
+fn spend_cycle(r: &mut Request, doing: &str, target: Option<&[u8]>) -> bool {
     r.cycles_left = r.cycles_left.saturating_sub(1);
     if r.cycles_left > 0 {
         return true;
     }
-    let uri = log::Shown(&r.uri);
+    let target = log::Shown(target.unwrap_or(&r.uri));
     r.log_error(
         Severity::Error,
-        format_args!("rewrite or internal redirection cycle while {doing} \"{uri}\""),
+        format_args!("rewrite or internal redirection cycle while {doing} \"{target}\""),
     );
     false
+}
+
+/// Goes to a location, or to what its `limit_except` has for this method
+/// (`ngx_http_update_location_config`).
+fn enter(plan: &Plan, r: &mut Request, id: LocId) {
+    r.location = id;
+    if let Some((methods, other)) = &plan.location(id).limit_except
+        && !methods.iter().any(|allowed| **allowed == *r.method_name())
+    {
+        r.location = *other;
+    }
 }
 
 fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
@@ -363,21 +383,19 @@ fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
         Located::Slash(id) => (id, true),
     };
     r.location = id;
-    let location = plan.location(r.location);
-    if location.core.internal && !r.internal {
+    if plan.location(id).core.internal && !r.internal {
         return Err(404);
     }
-    if let Some((methods, other)) = &location.limit_except
-        && !methods.iter().any(|allowed| **allowed == *r.method_name())
-    {
-        r.location = *other;
-    }
+    enter(plan, r, id);
     let limit = plan.location(r.location).core.client_max_body_size;
-    let length = match r.input.framing.body {
-        BodyLength::Length(length) => length,
-        BodyLength::None | BodyLength::Chunked => 0,
+    // What was read, or thrown away, counts here as well: of a page for an error, or a subrequest.
+    let length = match (&r.body, r.input.framing.body) {
+        (RequestBody::Memory(bytes), _) => bytes.len() as u64,
+        (RequestBody::File(file), _) => file.len,
+        (RequestBody::Unread, BodyLength::Length(length)) => length,
+        (RequestBody::Unread, BodyLength::None | BodyLength::Chunked) => 0,
     };
-    if limit > 0 && length > limit && !r.showing_error_page && !r.subrequest && r.body.is_unread() {
+    if limit > 0 && length > limit {
         r.log_error(
             Severity::Error,
             format_args!("client intended to send too large body: {length} bytes"),
@@ -442,14 +460,12 @@ fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
             Some((page.clone(), shown_as))
         });
         if let Some((error_page, shown_as)) = matching {
-            match show(plan, r, &error_page, shown_as) {
-                Shown::Elsewhere(entry) => return Some(entry),
-                Shown::Cycle => {
-                    r.error_status = 500;
-                    r.keep_alive = false;
-                }
-                Shown::Complete => return None,
-            }
+            return match show(plan, r, &error_page, shown_as) {
+                Shown::Elsewhere(entry) => Some(entry),
+                // For which there may be a page in turn.
+                Shown::Nowhere => deny(plan, r, 500),
+                Shown::Complete => None,
+            };
         }
     }
     page(plan, r, r.error_status);
@@ -473,8 +489,8 @@ enum Shown {
     Elsewhere(Entry),
     /// The response is a redirect, complete.
     Complete,
-    /// Too many pages led to each other.
-    Cycle,
+    /// There is no such location, or too many pages led to each other.
+    Nowhere,
 }
 
 /// Goes to an error page (`ngx_http_send_error_page`).
@@ -490,9 +506,6 @@ fn show(plan: &Plan, r: &mut Request, page: &ErrorPage, status: Status) -> Shown
     let target = page.uri.value(r);
     match target.first() {
         Some(b'/') => {
-            if !spend_cycle(r, "internally redirecting to") {
-                return Shown::Cycle;
-            }
             if r.method != Method::Head {
                 r.method = Method::Get;
             }
@@ -500,26 +513,27 @@ fn show(plan: &Plan, r: &mut Request, page: &ErrorPage, status: Status) -> Shown
                 Some(at) if page.uri.as_text().is_none() => (&target[..at], &target[at + 1..]),
                 _ => (&target[..], &page.args[..]),
             };
+            if !spend_cycle(r, REDIRECTING, Some(path)) {
+                return Shown::Nowhere;
+            }
             r.set_target(path, args);
             r.showing_error_page = true;
             Shown::Elsewhere(Entry::Server)
         }
-        Some(b'@') => match plan.server(r.server).named.get(&target[..]) {
-            Some(&id) if spend_cycle(r, "internally redirecting to") => {
-                r.internal = true;
-                r.showing_error_page = true;
-                Shown::Elsewhere(Entry::Location(id))
+        Some(b'@') => {
+            if !spend_cycle(r, REDIRECTING_TO_NAMED, Some(&target)) {
+                return Shown::Nowhere;
             }
-            Some(_) => Shown::Cycle,
-            None => {
+            let Some(&id) = plan.server(r.server).named.get(&target[..]) else {
                 let name = log::Shown(&target);
-                r.log_error(
-                    Severity::Error,
-                    format_args!("could not find named location \"{name}\""),
-                );
-                Shown::Cycle
-            }
-        },
+                let text = format_args!("could not find named location \"{name}\"");
+                r.log_error(Severity::Error, text);
+                return Shown::Nowhere;
+            };
+            r.internal = true;
+            r.showing_error_page = true;
+            Shown::Elsewhere(Entry::Location(id))
+        }
         _ => {
             let status = match status {
                 Status::Is(status @ (301 | 302 | 303 | 307 | 308)) => status,

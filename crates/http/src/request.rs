@@ -392,6 +392,11 @@ impl Request {
         let mut child =
             Request::new(self.plan.clone(), self.connection.clone(), self.server, parts);
         child.store = self.store.share();
+        child.body = match &self.body {
+            // Whoever answers without it has thrown it away.
+            RequestBody::Unread if self.response.status != 0 => RequestBody::Memory(Bytes::new()),
+            body => body.clone(),
+        };
         child.uri.extend_from_slice(uri);
         child.args.extend_from_slice(args);
         child.method = Method::Get;

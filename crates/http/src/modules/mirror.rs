@@ -121,9 +121,6 @@ impl Copies {
             let Some(under_way) = UnderWay::begin(r) else { return Flow::Decline };
             let Some(mut copy) = r.subrequest(uri, &r.args) else { return Flow::Deny(500) };
             copy.method = r.method;
-            if self.request_body {
-                copy.body = r.body.clone();
-            }
             spawn_local(async move {
                 let _under_way = under_way;
                 engine::subrequest(&mut copy).await;
