@@ -86,7 +86,8 @@ async fn answer_from(
 }
 
 /// Runs the `post_action` of a request that has been answered; its own answer goes nowhere. The
-/// status, and the location whose logs are written, are those of the action from now on, as in nginx.
+/// location whose logs are written is that of the action from now on, as in nginx, and so is the
+/// status, unless the answer was an error.
 ///
 /// DIFFERS(one-post-action): nginx runs the `post_action` of the action's own location, too, up to
 /// ten in all; here there is one.
@@ -110,14 +111,13 @@ pub async fn post_action(r: &mut Request) {
         }
     };
     r.internal = true;
-    r.error_status = 0;
-    let sent = std::mem::take(&mut r.response);
+    // The action may tell what was sent (`$status`).
+    let head = Box::new(r.response.head());
+    let sent = std::mem::replace(&mut r.response, head);
     answer_from(&plan, r, &mut Nobody, entry, None).await;
     let status = r.response.status;
     r.response = sent;
-    if status != 0 {
-        r.response.status = status;
-    }
+    r.response.status = status;
 }
 
 /// Answers a request that never reached its location (a head that does not parse): the error pages

@@ -420,14 +420,7 @@ impl Request {
         twin.store.captures_mut().clone_from(&self.store.captures());
         twin.limit_rate = self.limit_rate;
         twin.upstream = self.upstream.clone();
-        let (from, to) = (&self.response, &mut twin.response);
-        to.status = from.status;
-        to.content_type.clone_from(&from.content_type);
-        to.charset.clone_from(&from.charset);
-        to.content_length = from.content_length;
-        to.last_modified = from.last_modified;
-        to.location.clone_from(&from.location);
-        to.fields.clone_from(&from.fields);
+        *twin.response = self.response.head();
         twin
     }
 

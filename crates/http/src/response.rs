@@ -188,6 +188,20 @@ impl Response {
         *tunnel = None;
     }
 
+    /// A copy of what the head says, for variables and the log.
+    pub fn head(&self) -> Response {
+        Response {
+            status: self.status,
+            content_type: self.content_type.clone(),
+            charset: self.charset.clone(),
+            content_length: self.content_length,
+            last_modified: self.last_modified,
+            location: self.location.clone(),
+            fields: self.fields.clone(),
+            ..Response::default()
+        }
+    }
+
     /// Forgets what belongs to a body that will not be sent; the list of fields stays, as in nginx.
     pub fn forget_body(&mut self) {
         self.content_type = None;
