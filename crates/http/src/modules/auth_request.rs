@@ -111,6 +111,8 @@ impl Ask {
             var::assign(r, *id, &value);
         }
         match child.response.status {
+            // `return 444`: the client hears nothing at all.
+            status if status != 0 && child.ends_without_answer() => Flow::Deny(status),
             403 => Flow::Deny(403),
             401 => {
                 let fields = child.response.fields.drain(..);
@@ -143,7 +145,7 @@ mod tests {
             ("return 403;", 403),
             ("return 404;", 500),
             ("return 302 /;", 500),
-            ("return 444;", 500),
+            ("return 444;", 444),
             ("error_page 401 =200 /ok; return 401;", 404),
             ("error_page 404 =403 /ok; return 404;", 403),
         ] {
