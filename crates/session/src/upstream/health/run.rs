@@ -5,8 +5,9 @@
 use std::{
     cell::RefCell,
     collections::HashMap,
-    rc::Rc,
+    rc::{self, Rc},
     sync::{Arc, Weak},
+    thread,
 };
 
 use forebay_rt::{
@@ -29,7 +30,8 @@ pub struct Checks {
 }
 
 /// The tasks by peer and number of the check.
-type Running = Rc<RefCell<HashMap<(u64, usize), AbortHandle>>>;
+type Tasks = RefCell<HashMap<(u64, usize), AbortHandle>>;
+type Running = Rc<Tasks>;
 
 impl Drop for Checks {
     fn drop(&mut self) {
@@ -88,25 +90,53 @@ fn reconcile(upstream: &Arc<Upstream>, running: &Running, log: &ErrorLog, requir
                     check: check.clone(),
                     number,
                     require: require.clone(),
+                    running: Rc::downgrade(running),
+                    log: log.clone(),
                 };
-                spawn_local(watch(watched, running.clone(), log.clone()))
+                watched.begin(0)
             });
         }
     }
 }
 
+/// What is checked, and how; a task has it.
+#[derive(Clone)]
 struct Watched {
     upstream: Weak<Upstream>,
     peer: Arc<Peer>,
     check: Arc<Check>,
     number: usize,
     require: Require,
+    running: rc::Weak<Tasks>,
+    log: ErrorLog,
 }
 
-async fn watch(watched: Watched, running: Running, log: ErrorLog) {
-    let Watched { upstream, peer, check, number, require } = &watched;
+impl Watched {
+    /// Checks from then on.
+    fn begin(self, after_ms: u64) -> AbortHandle {
+        spawn_local(watch(self, after_ms))
+    }
+}
+
+/// A check that panics is not the last one: what its task held sees to the next.
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
+        }
+        if let Some(running) = self.running.upgrade()
+            && let Ok(mut running) = running.try_borrow_mut()
+        {
+            let next = self.clone().begin(self.check.interval_ms);
+            running.insert((self.peer.id, self.number), next);
+        }
+    }
+}
+
+async fn watch(watched: Watched, after_ms: u64) {
+    let Watched { upstream, peer, check, number, require, running, log } = &watched;
     let mut kept = None;
-    sleep(chance(check.jitter_ms)).await;
+    sleep(after_ms + chance(check.jitter_ms)).await;
     loop {
         let began_ms = clock::now_ms();
         let (peer_asked, require) = (peer.clone(), require.clone());
@@ -119,16 +149,18 @@ async fn watch(watched: Watched, running: Running, log: ErrorLog) {
         let group = upstream.group();
         if group.peers().iter().all(|now| now.id != peer.id) {
             // Its name has another address by now.
-            running.borrow_mut().remove(&(peer.id, *number));
+            if let Some(running) = running.upgrade() {
+                running.borrow_mut().remove(&(peer.id, *number));
+            }
             return;
         }
         let story = Story { check, group: &group.name, peer: &peer.name };
         if let Err(failure) = result {
-            story.failed(&log, failure.timed_out);
+            story.failed(log, failure.timed_out);
         }
         let stage = result.err().map_or("checking", |failure| failure.stage);
         if let Some(up) = note(check, *number, peer, result.is_ok(), clock::now_ms()) {
-            story.changed(&log, up, stage);
+            story.changed(log, up, stage);
         }
         drop(upstream);
         sleep(check.interval_ms + chance(check.jitter_ms)).await;

@@ -359,6 +359,38 @@ fn servers_are_checked_again_and_again_until_the_checks_end() {
 }
 
 #[test]
+fn a_check_that_panics_is_not_the_last_one() {
+    let good = backend(b"HTTP/1.0 200 OK\r\n\r\n", true);
+    let mut upstreams = Upstreams::default();
+    let (target, _) = Target::parse("u", 80, false).unwrap();
+    let upstream = upstreams.used(&target, Span::default()).unwrap();
+    let servers = vec![server(&good.addr)];
+    *upstream.draft() = Some(Settings { servers, ..Settings::default() });
+    upstream.add_check(plus("interval=10ms", "status 200; require $a;"));
+    crate::testing::loading(|loader| upstreams.finish(loader));
+    let peers = upstream.group().peers();
+    block_on(async {
+        let log = ErrorLog::to_stderr(Severity::Emerg);
+        let asked = Rc::new(std::cell::Cell::new(0));
+        let count = asked.clone();
+        let require: Require = Rc::new(move |_: &[VarId], _: &Asked<'_>, _: &Answer<'_>| {
+            count.set(count.get() + 1);
+            assert!(count.get() > 2, "on purpose");
+            true
+        });
+        let checks = start(upstreams.iter(), &log, &require);
+        for _ in 0..500 {
+            forebay_rt::timer::sleep(10).await;
+            if peers[0].health(0).unwrap().checks >= 2 {
+                break;
+            }
+        }
+        assert_eq!(peers[0].health(0).unwrap().checks, 2, "asked {} times", asked.get());
+        drop(checks);
+    });
+}
+
+#[test]
 fn variables_are_asked_for_when_all_else_is_right() {
     let check = plus("", "status 200; require $a $b;");
     for (answer, set, want) in [
