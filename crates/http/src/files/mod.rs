@@ -260,7 +260,8 @@ pub fn look(r: &Request, path: &[u8]) -> Result<(Kind, bool), Failed> {
 
 /// Opens a log whose name holds variables, to append to it.
 pub fn open_log(r: &Request, path: &[u8]) -> Result<File, Failed> {
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    // DIFFERS(log-pipe): without a reader, nginx waits for one (NGX_FILE_APPEND).
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK;
     open::open_checked(path, links(r, path), flags).map(File::from)
 }
 

@@ -1,6 +1,8 @@
 //! Full disks: under logs requests are served, and the error log is not filled with it; under request
 //! bodies the request that needs the room gets 500, and no other.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,7 +11,7 @@ use forebay_testkit::raw::Client;
 use forebay_testkit::tempdir::TempDir;
 use forebay_testkit::wait_for;
 
-use crate::{LIMIT, ask_new, conf, is_nginx, pattern, start};
+use crate::{LIMIT, ask, ask_new, conf, is_nginx, pattern, start};
 
 #[test]
 fn a_full_disk_under_the_access_log_fails_no_request() {
@@ -41,6 +43,23 @@ fn a_full_disk_under_the_error_log_fails_no_request() {
     for _ in 0..100 {
         ask_new(server.addr(), "/text");
     }
+}
+
+#[test]
+fn a_log_that_is_a_pipe_without_a_reader_holds_up_nobody() {
+    if is_nginx() {
+        return;
+    }
+    let server = start(&conf("", "location /log { access_log {prefix}/$arg_to.log; return 204; }"));
+    let pipe = server.prefix().join("pipe.log");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).expect("mkfifo");
+    // Whatever the mask: the worker may be somebody else.
+    std::fs::set_permissions(&pipe, Permissions::from_mode(0o666)).expect("chmod");
+    let mut client = Client::connect(server.addr()).expect("connect");
+    assert_eq!(ask(&mut client, "/log?to=pipe").expect("response").status, 204);
+    assert_eq!(ask_new(server.addr(), "/text").body, b"alive");
+    let text = "pipe.log\" failed (6: No such device or address) while logging request";
+    assert!(wait_for(|| server.error_log().contains(text), LIMIT), "{}", server.error_log());
 }
 
 #[test]
