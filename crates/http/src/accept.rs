@@ -17,8 +17,8 @@ use std::{
 use forebay_rt::{
     affinity, clock,
     listen::Addr,
-    pool,
-    task::{AbortHandle, spawn_local},
+    memory, pool,
+    task::{AbortHandle, can_spawn, spawn_local},
     timer,
     transport::{Acceptor, Socket, Transport},
 };
@@ -43,6 +43,12 @@ const ACCEPT_PAUSE_MS: u64 = 500;
 /// How many connections a thread takes at the most of each socket when it ends: who comes later wakes those
 /// that share it.
 const LAST: usize = 1024;
+
+/// So many connections of a thread are a crowd: fewer leave nothing behind that is worth looking for.
+const CROWD: usize = 64;
+
+/// How long after half of a crowd has left its memory is given back, in milliseconds.
+const GIVE_BACK_MS: u64 = 100;
 
 /// What the process tells its threads.
 pub enum Command {
@@ -99,6 +105,8 @@ struct Thread {
     worker: Rc<Worker>,
     accepting: RefCell<HashMap<Addr, Accepting>>,
     open: Cell<usize>,
+    /// The most that were open since memory was given back.
+    crowd: Cell<usize>,
     ended: tokio::sync::Notify,
 }
 
@@ -117,6 +125,7 @@ pub async fn run(
         worker,
         accepting: RefCell::default(),
         open: Cell::new(0),
+        crowd: Cell::new(0),
         ended: tokio::sync::Notify::new(),
     });
     thread.listen(sockets);
@@ -225,6 +234,25 @@ impl Thread {
         }
     }
 
+    /// One connection less. When half of a crowd has gone, what it held goes back to the kernel.
+    fn left(self: &Rc<Self>) {
+        let open = self.open.get() - 1;
+        self.open.set(open);
+        let crowd = self.crowd.get();
+        if crowd < CROWD || open >= crowd / 2 || !can_spawn() {
+            return;
+        }
+        self.crowd.set(0);
+        let thread = self.clone();
+        spawn_local(async move {
+            timer::sleep(GIVE_BACK_MS).await;
+            if thread.open.get() < crowd / 2 {
+                memory::give_back();
+            }
+            thread.crowd.set(thread.open.get());
+        });
+    }
+
     fn error_log(&self, severity: Severity, message: std::fmt::Arguments<'_>) {
         self.worker.plan().location(Default::default()).error_log.write(severity, None, message);
     }
@@ -281,7 +309,7 @@ struct Open(Rc<Thread>);
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.open.set(self.0.open.get() - 1);
+        self.0.left();
         Counters::down(&self.0.worker.counters().active);
         if self.0.worker.quitting.get() {
             self.0.ended.notify_one();
@@ -313,6 +341,7 @@ fn start<T: Transport>(
     Counters::up(&counters.handled);
     Counters::up(&counters.active);
     thread.open.set(thread.open.get() + 1);
+    thread.crowd.set(thread.crowd.get().max(thread.open.get()));
     let open = Open(thread.clone());
     let connection = Rc::new(Connection {
         number: worker.next_connection(),

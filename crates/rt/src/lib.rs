@@ -11,6 +11,7 @@ pub mod errno;
 mod event_loop;
 pub mod inherit;
 pub mod listen;
+pub mod memory;
 pub mod pool;
 pub mod privileges;
 pub mod process;

@@ -17,6 +17,8 @@ use std::{
 pub const BUFFER_BYTES: usize = 16 << 10;
 /// How many of each a thread keeps: a request that is passed on holds two buffers and two futures.
 const KEPT: usize = 128;
+/// How many are left when a crowd of connections has gone.
+const KEPT_QUIET: usize = 16;
 
 thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -38,6 +40,20 @@ pub fn recycle(mut buffer: Vec<u8>) {
     BUFFERS.with_borrow_mut(|buffers| {
         if buffers.len() < KEPT {
             buffers.push(buffer);
+        }
+    });
+}
+
+/// Leaves a few of each to the next ones.
+pub fn shrink() {
+    BUFFERS.with_borrow_mut(|buffers| buffers.truncate(KEPT_QUIET));
+    SLOTS.with_borrow_mut(|slots| {
+        for (layout, place) in slots.drain(KEPT_QUIET.min(slots.len())..) {
+            // SAFETY: allocated in `Pooled::new` with this layout, and no longer on the free list.
+            #[allow(unsafe_code)]
+            unsafe {
+                dealloc(place.as_ptr(), layout);
+            }
         }
     });
 }
@@ -163,6 +179,19 @@ mod tests {
         let place = first.place;
         assert_eq!(crate::task::block_on(first.erased()), [1, 2]);
         assert_eq!(Pooled::new(make(2)).place, place);
+    }
+
+    #[test]
+    fn a_few_places_are_left_when_a_crowd_has_gone() {
+        let crowd: Vec<_> = (0..2 * KEPT).map(|n| Pooled::new(async move { [n; 9] })).collect();
+        drop(crowd);
+        (0..2 * KEPT).for_each(|_| recycle(Vec::with_capacity(BUFFER_BYTES)));
+        let kept = || (BUFFERS.with_borrow(Vec::len), SLOTS.with_borrow(Vec::len));
+        assert_eq!(kept(), (KEPT, KEPT));
+        shrink();
+        assert_eq!(kept(), (KEPT_QUIET, KEPT_QUIET));
+        shrink();
+        assert_eq!(kept(), (KEPT_QUIET, KEPT_QUIET));
     }
 
     #[test]

@@ -99,6 +99,31 @@ fn idle_connection_is_small() {
 }
 
 #[test]
+fn what_a_crowd_held_goes_back_when_it_has_left() {
+    let server = start_to_weigh(&conf("", ""));
+    // What is made once for the first requests is not theirs.
+    drop(idle_connections(&server, 50));
+    let tree = server.process_tree();
+    let open = || process::open_files(tree[tree.len() - 1]);
+    let memory = || process::anonymous_bytes(&tree).expect("smaps_rollup");
+    assert!(wait_for(|| open() < 50, LIMIT));
+    let before = memory();
+    // Half a head each: a buffer, and the request that it is to become.
+    let mut crowd = Vec::new();
+    for _ in 0..1_500 {
+        let mut client = Client::connect(server.addr()).expect("connect");
+        client.send(&request("/text")[..20]).expect("send");
+        crowd.push(client);
+    }
+    assert!(wait_for(|| memory() > before + 1_500 * 4096, LIMIT), "{}", memory() - before);
+    drop(crowd);
+    let kept = || memory().saturating_sub(before);
+    let went = wait_for(|| open() < 50 && kept() < 2 << 20, Duration::from_secs(10));
+    println!("{} bytes stay", kept());
+    assert!(went, "{} bytes stay", kept());
+}
+
+#[test]
 fn connections_beyond_the_limit_take_the_place_of_idle_ones() {
     let text = conf("", "").replace("worker_connections 12000", "worker_connections 64");
     let server = start(&text);
