@@ -50,6 +50,10 @@ const CROWD: usize = 64;
 /// How long after half of a crowd has left its memory is given back, in milliseconds.
 const GIVE_BACK_MS: u64 = 100;
 
+/// Who had an answer that short a time ago may have sent the next request when the thread quits, and is
+/// waited for, in milliseconds.
+const BUSY_MS: u64 = 100;
+
 /// What the process tells its threads.
 pub enum Command {
     /// Run under this plan from now on. The sockets are this thread's, by address, in place of those
@@ -195,8 +199,10 @@ impl Thread {
         self.worker.quitting.set(true);
         self.accepting.borrow_mut().drain().for_each(|(_, mut accepting)| accepting.finish(&self));
         // A request that is on its way on a kept connection is answered; see keepalive_min_timeout.
+        // DIFFERS(quit-busy): nginx, unless told otherwise, closes what has been busy until now.
         let plan = self.worker.plan();
         let min_idle_ms = plan.location(Default::default()).core.keepalive_min_timeout_ms;
+        let min_idle_ms = min_idle_ms.max(BUSY_MS);
         while self.open.get() > 0 {
             if close_idle {
                 timer::close_idle(min_idle_ms);

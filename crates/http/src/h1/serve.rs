@@ -136,7 +136,6 @@ async fn active<T: Transport>(
     let mut in_turn = 0;
     let idle = loop {
         let next = exchange(io, timer, connection, listening, &mut warm, ahead, pipelined).await;
-        let gone = connection.worker.quitting.get() || listening.is_gone();
         match next {
             Next::Close => break None,
             Next::Ready(more) => {
@@ -146,7 +145,8 @@ async fn active<T: Transport>(
                     task::yield_now().await;
                 }
             }
-            Next::Wait { .. } if gone => break None,
+            Next::Wait { .. } if listening.is_gone() => break None,
+            // A thread that quits closes it in a moment.
             Next::Wait { keepalive_ms } => {
                 let Some(_warm) = StaysWarm::begin() else { break Some(keepalive_ms) };
                 let patience = keepalive_ms.min(WARM_MS);

@@ -167,6 +167,22 @@ fn a_killed_worker_is_replaced_at_once_and_nobody_is_refused() {
 }
 
 #[test]
+fn busy_clients_lose_no_request_to_a_worker_that_quits() {
+    if is_nginx() {
+        return;
+    }
+    for _ in 0..4 {
+        let mut server = start(&conf("", ""));
+        let load = Load::start(server.addr(), 4, 0, |_, _| "/text".to_owned());
+        load.wait_for_more(500);
+        server.signal(Signal::SIGQUIT);
+        assert_eq!(server.wait_exit(LIMIT), Some(0), "{}", server.error_log());
+        // New connections find nobody any more.
+        assert_eq!(load.stop().retried, 0);
+    }
+}
+
+#[test]
 fn quit_finishes_a_slow_response() {
     let mut server = start(&conf("", ""));
     let len = 16 << 20;
