@@ -518,3 +518,17 @@ impl Location {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing;
+
+    #[test]
+    fn what_is_wrong_within_a_level_is_told_with_its_place() {
+        for block in ["limit_except GET", "if ($args)", "location ~ a"] {
+            let wrong = format!("{block} {{ proxy_pass http://127.0.0.1/x; }}");
+            let error = testing::conf_error(&format!("server {{ location / {{\n{wrong}\n}} }}"));
+            assert!(error.contains("\"limit_except\" block in test:2"), "{block}: {error}");
+        }
+    }
+}

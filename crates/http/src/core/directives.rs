@@ -1241,6 +1241,7 @@ fn limit_except(
     c.own.limit_except = Some((methods, child));
     let mut inner = Conf::default();
     inner.own.kind = Kind::LimitExcept;
+    inner.own.span = n.span;
     Ok((Contexts::LMT, inner))
 }
 
