@@ -11,7 +11,7 @@
 
 mod pcre;
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
 use forebay_conf::{Error, Span};
 
@@ -62,10 +62,6 @@ impl Regex {
                 (Engine::Bounded(Arc::new(regex)), names)
             }
         };
-        if twice(&names) {
-            // PCRE2_DUPNAMES is not set.
-            return Err(fail("two named subpatterns have the same name"));
-        }
         let groups = names.len();
         let named = names.into_iter().enumerate();
         let names = named.filter_map(|(n, name)| Some((n, name?.into()))).collect();
@@ -145,11 +141,6 @@ fn linear(
     Ok(builder.case_insensitive(caseless).unicode(written.utf).build())
 }
 
-fn twice(names: &[Option<String>]) -> bool {
-    let mut seen = HashSet::new();
-    names.iter().flatten().any(|name| !seen.insert(name))
-}
-
 fn bounded(text: &str, caseless: bool) -> Result<fancy_regex::Regex, String> {
     let written = pcre::write(text, Dialect::Bounded)?.text;
     let flagged = if caseless { format!("(?i){written}") } else { written };
@@ -176,6 +167,18 @@ mod tests {
         assert_eq!(captures.group(1), Some(&b"a"[..]));
         assert_eq!(captures.group(2), None);
         assert_eq!(captures.group(3), Some(&b"12"[..]));
+    }
+
+    #[test]
+    fn a_name_is_that_of_one_group() {
+        for pattern in [r"(?<a>x)(?<a>y)", r"(?=x)(?<a>x)(?P<a>y)", r"(?'a'x)|(?<a>y)"] {
+            let error = Regex::compile(pattern.as_bytes(), false, Span::default()).unwrap_err();
+            let want = "two named subpatterns have the same name (PCRE2_DUPNAMES not set)";
+            assert!(error.to_string().contains(want), "{error}");
+        }
+        for pattern in [r"(?<a>x)(?<A>y)", r"(?<a>x)\(?<a>y", r"(?<a>x)[(?<a>]"] {
+            assert_eq!(regex(pattern).names()[0].1, "a".into(), "{pattern}");
+        }
     }
 
     #[test]

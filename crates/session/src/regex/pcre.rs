@@ -5,9 +5,10 @@
 //! they stay as they are and are refused by the compiler, `(?R)` here, because `regex` has another
 //! meaning for it.
 //!
-//! Invariant: a pattern is only written anew, never judged; what is wrong with it stays wrong.
+//! Invariant: a pattern is only written anew; what is wrong with it stays wrong, but for what an engine
+//! would take.
 
-use std::{iter::Peekable, str::Chars};
+use std::{collections::HashSet, iter::Peekable, str::Chars};
 
 /// Which engine a pattern is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,7 @@ pub fn write(pattern: &str, dialect: Dialect) -> Result<Written, &'static str> {
         groups: count_groups(pattern),
         opened: 0,
         open: Vec::new(),
+        names: HashSet::new(),
         multiline: false,
         extended: false,
     };
@@ -122,6 +124,16 @@ fn captures(rest: &str) -> bool {
     }
 }
 
+/// The name of the group that begins here.
+fn group_name(rest: &str) -> Option<&str> {
+    let rest = rest.strip_prefix('?')?;
+    let (name, end) = match rest.strip_prefix('\'') {
+        Some(name) => (name, '\''),
+        None => (rest.strip_prefix('P').unwrap_or(rest).strip_prefix('<')?, '>'),
+    };
+    Some(name.split_once(end)?.0)
+}
+
 struct Writer<'p> {
     rest: Peekable<Chars<'p>>,
     out: String,
@@ -131,6 +143,8 @@ struct Writer<'p> {
     opened: u32,
     /// Whether each open parenthesis captures.
     open: Vec<bool>,
+    /// Those of its groups.
+    names: HashSet<String>,
     multiline: bool,
     extended: bool,
 }
@@ -201,6 +215,11 @@ impl Writer<'_> {
         }
         if rest.starts_with("?R)") || rest.starts_with("?0)") {
             return Err("recursion is not supported");
+        }
+        if let Some(name) = group_name(&rest).filter(|_| is_group)
+            && !self.names.insert(name.to_owned())
+        {
+            return Err("two named subpatterns have the same name (PCRE2_DUPNAMES not set)");
         }
         self.open.push(is_group);
         self.opened += u32::from(is_group);
