@@ -34,6 +34,10 @@ pub enum Signal {
     Interrupt,
     /// CHLD: a child ended.
     Child,
+    /// ALRM: nothing; nginx has a timer of its own there.
+    Alarm,
+    /// IO: nothing, but unlike by default not the end either.
+    Io,
 }
 
 /// A received signal, shown as nginx shows it: `signal 1 (SIGHUP) received from 42`.
@@ -50,7 +54,7 @@ pub struct Signals {
     fd: SignalFd,
 }
 
-const ALL: [(Signal, Sig); 8] = [
+const ALL: [(Signal, Sig); 10] = [
     (Signal::Reload, Sig::SIGHUP),
     (Signal::Reopen, Sig::SIGUSR1),
     (Signal::Upgrade, Sig::SIGUSR2),
@@ -59,6 +63,8 @@ const ALL: [(Signal, Sig); 8] = [
     (Signal::Terminate, Sig::SIGTERM),
     (Signal::Interrupt, Sig::SIGINT),
     (Signal::Child, Sig::SIGCHLD),
+    (Signal::Alarm, Sig::SIGALRM),
+    (Signal::Io, Sig::SIGIO),
 ];
 
 impl Signal {

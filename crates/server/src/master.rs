@@ -192,6 +192,7 @@ impl Master {
             }
             // A terminal sends this when its size changes; it means nothing then.
             Signal::Winch if !self.launch.daemonized => tell(""),
+            Signal::Alarm | Signal::Io => tell(""),
             Signal::Winch => {
                 tell(", stop accepting connections");
                 self.no_accepting = true;

@@ -81,7 +81,7 @@ impl Single {
             Signal::Reload => ", reconfiguring",
             Signal::Reopen => ", reopening logs",
             Signal::Upgrade => ", ignoring",
-            Signal::Winch | Signal::Child => "",
+            Signal::Winch | Signal::Child | Signal::Alarm | Signal::Io => "",
         };
         self.cycle.log.notice(format_args!("{received}{action}"));
         match received.signal {
@@ -92,7 +92,7 @@ impl Single {
                 self.cycle.log.notice("reopening logs");
                 self.cycle.reopen();
             }
-            Signal::Upgrade | Signal::Winch | Signal::Child => {}
+            Signal::Upgrade | Signal::Winch | Signal::Child | Signal::Alarm | Signal::Io => {}
         }
         false
     }

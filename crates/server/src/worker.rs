@@ -195,10 +195,13 @@ impl Worker {
     }
 
     /// Obeys a signal; true to exit now (ngx_signal_handler, as for a worker).
+    ///
+    /// DIFFERS(worker-signals): logs are opened by the master alone, and there are no `debug_points`.
     fn obey(&mut self, received: Received) -> bool {
         let (action, exit) = match received.signal {
             Signal::Quit => (", shutting down", false),
             Signal::Terminate | Signal::Interrupt => (", exiting", true),
+            Signal::Alarm | Signal::Child => ("", false),
             _ => (", ignoring", false),
         };
         self.log.notice(format_args!("{received}{action}"));

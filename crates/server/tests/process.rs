@@ -392,6 +392,35 @@ fn killed_worker_is_replaced_and_nobody_is_refused() {
 }
 
 #[test]
+fn a_worker_passes_over_signals_that_mean_nothing_to_it() {
+    let server = start(&conf("", "x"));
+    let pid = worker(&server);
+    for signal in ["PIPE", "SYS", "ALRM", "IO", "CHLD", "HUP", "USR1", "USR2", "WINCH"] {
+        kill(pid, &format!("-{signal}"));
+    }
+    for signal in ["ALRM", "IO"] {
+        kill(server.pid(), &format!("-{signal}"));
+    }
+    let heard = |line: &str| {
+        let log = server.error_log();
+        log.lines().filter(|text| text.contains(line)).count()
+    };
+    for (line, count) in [
+        ("(SIGALRM) received", 2),
+        ("(SIGIO) received", 2),
+        ("(SIGHUP) received", 1),
+        ("(SIGUSR1) received", 1),
+        ("(SIGUSR2) received", 1),
+        ("(SIGWINCH) received", 1),
+        (", ignoring", 5),
+    ] {
+        assert!(wait_for(|| heard(line) == count, LIMIT), "{line}: {}", server.error_log());
+    }
+    until(server.addr(), "x");
+    assert_eq!(worker(&server), pid);
+}
+
+#[test]
 fn worker_has_no_privileges_and_the_titles_are_nginx_s() {
     let server = start(&conf("env FOREBAY_TEST_B=2; working_directory {prefix}/root;", "x"));
     let pid = worker(&server);
