@@ -166,7 +166,7 @@ mod tests {
     fn mistakes_are_told() {
         for (conf, want) in [
             ("brotli_comp_level 12;", "value must be between 0 and 11"),
-            ("brotli_window 3k;", "\"brotli_window\" directive value must be 1k, 2k"),
+            ("brotli_window 3k;", "\"brotli_window\" directive must be 1k, 2k"),
             ("brotli maybe;", "invalid value \"maybe\" in \"brotli\" directive"),
             ("brotli_static maybe;", "invalid value \"maybe\""),
         ] {

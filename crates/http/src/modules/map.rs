@@ -6,9 +6,12 @@ use forebay_conf::{Arity, Contexts, Error, Node};
 
 use crate::module::{self, Cx, Directive, Module, set};
 
-/// Maps belong to the registry of variables: a level keeps nothing.
+/// Maps belong to the registry of variables: a level keeps what may be said once.
 #[derive(Default)]
-pub struct Conf;
+pub struct Conf {
+    hash_bucket_size: Option<u64>,
+    hash_max_size: Option<u64>,
+}
 
 impl module::Conf for Conf {
     fn inherit(&mut self, _parent: &Self) {}
@@ -37,7 +40,7 @@ impl Module for Map {
             Contexts::HTTP,
             Arity::ONE,
             "The bucket size of the hash tables of maps.",
-            no_meaning,
+            |c, n, cx| no_meaning(&mut c.hash_bucket_size, n, cx),
         ),
         set(
             "map_hash_max_size",
@@ -46,13 +49,13 @@ impl Module for Map {
             Contexts::HTTP,
             Arity::ONE,
             "The size of the hash tables of maps.",
-            no_meaning,
+            |c, n, cx| no_meaning(&mut c.hash_max_size, n, cx),
         ),
     ];
 }
 
-fn no_meaning(_: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
-    forebay_conf::value::set_number::<u64>(&mut None, node)?;
+fn no_meaning(slot: &mut Option<u64>, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
+    forebay_conf::value::set_number(slot, node)?;
     let text = format!("\"{}\" changes nothing here: hash tables grow as needed", node.name());
     cx.loader.info(node.span, text);
     Ok(())
@@ -102,6 +105,7 @@ mod tests {
             ("map $uri $a { hostnames; *.*.x 1; }", "invalid hostname or wildcard \"*.*.x\""),
             ("map $uri $a { ~( 1; }", "pcre2_compile() failed: "),
             ("map $uri $a { a $nothing; }", "unknown \"nothing\" variable"),
+            ("map_hash_max_size 1; map_hash_max_size 1;", "\"map_hash_max_size\" directive is dup"),
             ("map_hash_max_size x;", "\"map_hash_max_size\" directive invalid number"),
         ];
         for (conf, expected) in cases {

@@ -222,7 +222,9 @@ fn block(
 ) -> Result<(Contexts, Conf), Error> {
     let names_servers = |line: &Node| matches!(line.name(), "server" | "state");
     if !node.children().iter().any(names_servers) {
-        return Err(Error::emerg(node.span, "no servers are inside upstream"));
+        // Found at its end, after all that is wrong with its lines.
+        let end = node.block_end.unwrap_or(node.span);
+        cx.loader.diags.push(Error::emerg(end, "no servers are inside upstream"));
     }
     let upstream = cx.upstreams.define(node.text(0)?, node.span)?;
     c.blocks.push((level, upstream.clone()));
@@ -252,6 +254,7 @@ mod tests {
         let a = "server 127.0.0.1:1;";
         let cases = [
             ("", "no servers are inside upstream"),
+            ("root /;", "\"root\" directive is not allowed here"),
             ("server 127.0.0.1:1 backup;", "no servers in upstream \"u\""),
             ("server 127.0.0.1:0;", "invalid port in upstream \"127.0.0.1:0\""),
             ("server 127.0.0.1/x;", "invalid host in upstream \"127.0.0.1/x\""),

@@ -73,7 +73,7 @@ impl Module for Gzip {
             Arity::ONE,
             "The size of the compressor's hash table, which is always the same here.",
             |c, n, cx| {
-                set_power(&mut c.hash, n, 10, "1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k")?;
+                set_power(&mut c.hash, n, 9, "512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k")?;
                 no_meaning(n, cx, "the compressor's state is kept for the next response")
             },
         ),
@@ -191,7 +191,7 @@ pub fn set_power(slot: &mut Option<u8>, node: &Node, low: u8, all: &str) -> Resu
     }
     value::set_size(&mut size, node)?;
     let bits = (low..low + count).find(|bits| size == Some(1 << bits));
-    *slot = Some(bits.ok_or_else(|| node.error(format!("value must be {all}")))?);
+    *slot = Some(bits.ok_or_else(|| node.error(format!("must be {all}")))?);
     Ok(())
 }
 
@@ -376,8 +376,8 @@ mod tests {
             ("gzip_comp_level 10;", "value must be between 1 and 9"),
             ("gzip_http_version 2;", "invalid value \"2\""),
             ("gzip_proxied maybe;", "invalid value \"maybe\""),
-            ("gzip_window 3k;", "\"gzip_window\" directive value must be 512, 1k, 2k"),
-            ("gzip_hash 512;", "\"gzip_hash\" directive value must be 1k, 2k"),
+            ("gzip_window 3k;", "\"gzip_window\" directive must be 512, 1k, 2k"),
+            ("gzip_hash 256;", "\"gzip_hash\" directive must be 512, 1k, 2k"),
             ("gzip_window 1k; gzip_window 1k;", "\"gzip_window\" directive is duplicate"),
             ("gzip_disable (;", "pcre2_compile() failed"),
             ("gzip maybe;", "invalid value \"maybe\" in \"gzip\" directive"),
