@@ -84,8 +84,10 @@ impl Filter for Conditions {
             asked.unmodified_since.is_some_and(|since| !unmodified(since, modified))
                 || asked.matches.is_some_and(|list| !matches(list, etag, Comparison::Strong));
         if precondition_failed {
-            // As after `ngx_http_filter_finalize_request`: nothing of the response stays.
+            // As after `ngx_http_filter_finalize_request`: nothing of the response stays but `gzip_vary`.
+            let vary = r.response.vary_accept_encoding;
             r.response.clear();
+            r.response.vary_accept_encoding = vary;
             // DIFFERS(keep-alive-after-412): nginx, having had a response replaced by a filter,
             // closes the connection.
             return Filtered::Replace(412);
