@@ -5,6 +5,7 @@
 
 use std::{
     cell::Cell,
+    mem,
     rc::Rc,
     task::{Context, Poll, ready},
 };
@@ -106,6 +107,8 @@ pub struct Stream<C> {
     body: Reader,
     /// What was read and is not worked on yet.
     input: Bytes,
+    /// What has come out of it: it is handed on in one piece, unless there is more to wait for.
+    out: Vec<u8>,
     /// Whether more comes out of what was put in.
     pending: bool,
     next: Next,
@@ -113,6 +116,8 @@ pub struct Stream<C> {
     spent: usize,
     total: (u64, u64),
     sizes: Sizes,
+    /// Why it ended before its end.
+    fault: Option<Fault>,
 }
 
 /// What follows the input at hand.
@@ -133,11 +138,13 @@ impl<C: Coder> Stream<C> {
             coder,
             body: Reader::new(body, STEP),
             input: Bytes::new(),
+            out: Vec::new(),
             pending: false,
             next: Next::More,
             spent: 0,
             total: (0, 0),
             sizes,
+            fault: None,
         }
     }
 
@@ -155,23 +162,25 @@ impl<C: Coder> Stream<C> {
     }
 
     /// Works on what is at hand, as far as a step goes.
-    fn step(&mut self) -> Result<Vec<u8>, Fault> {
-        let mut out = Vec::new();
+    fn step(&mut self) -> Result<(), Fault> {
         let take = self.input.len().min(STEP);
         let finish = match self.next {
             Next::Flush => Finish::Flush,
             Next::Finish => Finish::End,
             _ => Finish::No,
         };
-        let Progress { used, done } = self.coder.run(&self.input[..take], finish, &mut out)?;
+        let before = self.out.len();
+        let run = self.coder.run(&self.input[..take], finish, &mut self.out);
+        let Progress { used, done } = run.inspect_err(|_| self.out.truncate(before))?;
+        let made = self.out.len() - before;
         self.input.advance(used);
         if self.input.is_empty() {
             // An empty slice would still hold the memory that an upstream waits for.
             self.input = Bytes::new();
         }
-        self.spent += used.max(out.len());
+        self.spent += used.max(made);
         self.total.0 += used as u64;
-        self.total.1 += out.len() as u64;
+        self.total.1 += made as u64;
         self.pending = !done;
         self.next = match self.next {
             Next::Flush if done => Next::Flushed,
@@ -181,40 +190,42 @@ impl<C: Coder> Stream<C> {
             }
             next => next,
         };
-        Ok(out)
+        Ok(())
+    }
+
+    fn hand_out(&mut self) -> Poll<Option<Result<Chunk, Fault>>> {
+        Poll::Ready(Some(Ok(Chunk::Bytes(mem::take(&mut self.out).into()))))
     }
 }
 
 impl<C: Coder> Source for Stream<C> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
         loop {
-            if self.spent >= STEP {
+            let rests = self.spent >= STEP;
+            let ends = matches!(self.next, Next::Flushed | Next::Done);
+            if (rests || ends || self.out.len() >= STEP) && !self.out.is_empty() {
+                return self.hand_out();
+            }
+            if rests {
                 self.spent = 0;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            match self.next {
-                Next::Done => return Poll::Ready(None),
+            let worked = match self.next {
+                Next::Done => return Poll::Ready(self.fault.take().map(Err)),
                 Next::Flushed => {
                     self.next = Next::More;
                     return Poll::Ready(Some(Ok(Chunk::Flush)));
                 }
-                Next::More if self.input.is_empty() && !self.pending => {
-                    if let Err(fault) = ready!(self.poll_input(cx)) {
-                        self.next = Next::Done;
-                        return Poll::Ready(Some(Err(fault)));
-                    }
-                    continue;
-                }
-                _ => {}
-            }
-            match self.step() {
-                Ok(out) if out.is_empty() => {}
-                Ok(out) => return Poll::Ready(Some(Ok(Chunk::Bytes(out.into())))),
-                Err(fault) => {
-                    self.next = Next::Done;
-                    return Poll::Ready(Some(Err(fault)));
-                }
+                Next::More if self.input.is_empty() && !self.pending => match self.poll_input(cx) {
+                    Poll::Ready(read) => read,
+                    Poll::Pending if self.out.is_empty() => return Poll::Pending,
+                    Poll::Pending => return self.hand_out(),
+                },
+                _ => self.step(),
+            };
+            if let Err(fault) = worked {
+                (self.next, self.fault) = (Next::Done, Some(fault));
             }
         }
     }

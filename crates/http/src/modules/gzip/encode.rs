@@ -183,6 +183,18 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_at_once_leaves_in_one_piece() {
+        let chunks = ["hello", ", ", "hello"].map(|text| Chunk::Bytes(text.into()));
+        let mut body = pieces(SETTINGS, chunks.into(), &Sizes::default());
+        let mut cx = Context::from_waker(Waker::noop());
+        let Poll::Ready(Some(Ok(Chunk::Bytes(out)))) = body.poll_next(&mut cx) else {
+            panic!("nothing came");
+        };
+        assert_eq!(decode(&out), b"hello, hello");
+        assert!(matches!(body.poll_next(&mut cx), Poll::Ready(None)));
+    }
+
+    #[test]
     fn all_windows_work() {
         for window_bits in 9..=15 {
             let input = b"hello, ".repeat(20_000);
