@@ -14,7 +14,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_session::log::Severity;
 
 use crate::{
     files::{self, OpenFile},
@@ -85,12 +84,9 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// How bad it is: what a filter cannot read is the fault of a file's author, and no `alert`.
-    pub fn severity(self) -> Severity {
-        match self {
-            Fault::File => Severity::Alert,
-            Fault::Upstream | Fault::Filter => Severity::Error,
-        }
+    /// Whether whoever came upon it has told the log.
+    pub fn is_told(self) -> bool {
+        self != Fault::File
     }
 }
 
@@ -213,16 +209,5 @@ impl Body {
                 _ => Poll::Ready(None),
             },
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_filter_cannot_read_is_no_alert() {
-        let severities = [Fault::File, Fault::Filter].map(Fault::severity);
-        assert_eq!(severities, [Severity::Alert, Severity::Error]);
     }
 }

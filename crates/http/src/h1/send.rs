@@ -416,6 +416,10 @@ impl Output {
                         let trailers = std::mem::take(&mut self.trailers);
                         self.queue.push_back(Chunk::Bytes(self.late.add_to(trailers)));
                     }
+                    if fault != Fault::Upstream && self.sent == 0 && self.queue.len() == 1 {
+                        // As in nginx, a head does not leave for a body of which nothing can be made.
+                        self.queue.clear();
+                    }
                 }
             }
         }

@@ -29,7 +29,6 @@ use super::{
     send::{self, SendError},
 };
 use crate::{
-    body::Fault,
     client::Client,
     core::Lingering,
     engine, files,
@@ -581,10 +580,9 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
                 io.reset_on_close();
             }
         }
-        // Whoever passed it on has said so.
-        SendError::Truncated(Fault::Upstream) => {}
-        SendError::Truncated(fault) => r.log_error(
-            fault.severity(),
+        SendError::Truncated(fault) if fault.is_told() => {}
+        SendError::Truncated(_) => r.log_error(
+            Severity::Alert,
             format_args!("response body was truncated while sending response to client"),
         ),
         SendError::FileEnded(at) => r.log_error(

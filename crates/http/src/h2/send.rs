@@ -378,10 +378,9 @@ impl<F: Future<Output = Request>> Conn<F> {
 
     /// The body broke off: the client must be able to tell.
     fn broken(&mut self, at: usize, r: Request, fault: Fault) {
-        // Of another server's fault, whoever passed it on has told.
-        if fault != Fault::Upstream {
+        if !fault.is_told() {
             let text = "response body was truncated while sending response to client";
-            r.log_error(fault.severity(), format_args!("{text}"));
+            r.log_error(Severity::Alert, format_args!("{text}"));
         }
         let stream = &self.streams[at];
         let (id, client_done) = (stream.id, stream.client_done);

@@ -5,7 +5,7 @@
 //!
 //! Invariant: however much comes out of a few bytes, some 64 kB of it are in memory at a time.
 
-use std::mem;
+use std::{fmt, mem};
 
 use flate2::{Decompress, FlushDecompress, Status};
 use forebay_conf::{
@@ -110,6 +110,13 @@ struct Decoder {
     request: Box<Request>,
 }
 
+impl Decoder {
+    fn complain(&self, text: fmt::Arguments<'_>) {
+        let doing = self.request.main.doing.get();
+        self.request.log_error(Severity::Error, format_args!("{text}{doing}"));
+    }
+}
+
 impl Coder for Decoder {
     fn run(&mut self, input: &[u8], finish: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault> {
         let mut used = 0;
@@ -132,8 +139,7 @@ impl Coder for Decoder {
                 Err(_) => {
                     // `ctx->flush` and the code of zlib's.
                     let flush = if finish == Finish::End { 4 } else { 0 };
-                    let text = format_args!("inflate() failed: {flush}, -3");
-                    self.request.log_error(Severity::Error, text);
+                    self.complain(format_args!("inflate() failed: {flush}, -3"));
                     return Err(Fault::Filter);
                 }
                 Ok(Status::StreamEnd) => self.ended = true,
@@ -142,8 +148,7 @@ impl Coder for Decoder {
                     if finish != Finish::End {
                         return Ok(Progress { used, done: true });
                     }
-                    let text = format_args!("inflate() returned -5 on response end");
-                    self.request.log_error(Severity::Error, text);
+                    self.complain(format_args!("inflate() returned -5 on response end"));
                     return Err(Fault::Filter);
                 }
                 Ok(_) => {}
