@@ -20,7 +20,7 @@ use forebay_wire::{
     },
 };
 
-use super::{Codec, conn::Stream, exchange::Failure, settings::Next};
+use super::{Codec, conn::Stream, settings::Next};
 use crate::{client::BodyError, request::Request, response::Field};
 
 /// How many interim responses may come before the response.
@@ -41,6 +41,16 @@ pub(super) enum Came {
     File(io::Error),
 }
 
+/// How an attempt failed.
+pub(super) enum Failure {
+    /// Another server may be asked.
+    Next(Next),
+    /// The same, as the server took too long for this.
+    TimedOut(&'static str),
+    /// Nobody is asked any more; the request ends with this status.
+    Final(u16),
+}
+
 /// Why the waiting ended.
 pub(super) enum GivenUp {
     /// The client left, or its connection broke.
@@ -48,7 +58,7 @@ pub(super) enum GivenUp {
     TimedOut,
 }
 
-pub(super) fn given_up(r: &Request, why: GivenUp, doing: &str) -> Failure {
+pub(super) fn given_up(r: &Request, why: GivenUp, doing: &'static str) -> Failure {
     match why {
         GivenUp::ClientGone(broken) => {
             let cause = broken.map(|error| format!(" ({})", Errno(&error))).unwrap_or_default();
@@ -61,13 +71,28 @@ pub(super) fn given_up(r: &Request, why: GivenUp, doing: &str) -> Failure {
             );
             Failure::Final(499)
         }
-        GivenUp::TimedOut => {
-            r.log_error(
-                Severity::Error,
-                format_args!("upstream timed out (110: Connection timed out) while {doing}"),
-            );
-            Failure::Next(Next::TIMEOUT)
-        }
+        GivenUp::TimedOut => Failure::TimedOut(doing),
+    }
+}
+
+/// Tells of an attempt that failed: what its group says, and that it was `late` with something, which
+/// comes last (`ngx_http_upstream_next`).
+pub(super) fn tell_failed(
+    r: &Request,
+    told: Option<&str>,
+    late: Option<&'static str>,
+    connected: bool,
+) {
+    let doing = late.unwrap_or(match connected {
+        false => "connecting to upstream",
+        true => "reading response header from upstream",
+    });
+    if let Some(told) = told {
+        r.log_error(Severity::Warn, format_args!("{told} while {doing}"));
+    }
+    if late.is_some() {
+        let text = format_args!("upstream timed out (110: Connection timed out) while {doing}");
+        r.log_error(Severity::Error, text);
     }
 }
 

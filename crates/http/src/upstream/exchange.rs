@@ -25,7 +25,10 @@ use forebay_wire::h1::{Method, ResponseBody, ResponseFraming};
 
 use super::{
     Codec, Outgoing, Protocol, Remains, Session, Settings,
-    arrival::{Came, GivenUp, Reading, broken, complain, connect_severity, given_up, wants_hints},
+    arrival::{
+        Came, Failure, GivenUp, Reading, broken, complain, connect_severity, given_up, tell_failed,
+        wants_hints,
+    },
     body::{self, Inflow, Origin},
     buffers,
     conn::{Connection, Stream},
@@ -47,14 +50,6 @@ use crate::{
 const OTHER_PROTOCOL: u64 = 0x9e37_79b9_7f4a_7c15;
 
 const SENDING: &str = "sending request to upstream";
-
-/// How an attempt failed.
-pub(super) enum Failure {
-    /// Another server may be asked.
-    Next(Next),
-    /// Nobody is asked any more; the request ends with this status.
-    Final(u16),
-}
 
 /// A connection in use, and what is known of it.
 pub struct Link {
@@ -153,10 +148,13 @@ async fn ask<'f, P: Protocol>(
         r.upstream.attempt(lease.peer());
         ntlm::asked(r, group, lease.peer());
         let failure = match x.attempt(r, client, &lease).await {
-            Ok(arrived) => match x.judge(r, &arrived, &selection) {
+            Ok(mut arrived) => match x.judge(r, &arrived, &selection) {
                 None => return Ok(x.answer(r, arrived, lease, selection)),
                 Some(next) => {
                     r.upstream.with(|a| a.header_ms = Some(a.elapsed_ms()));
+                    // It is known until another server is asked.
+                    let head = Bytes::copy_from_slice(&arrived.buf[..arrived.body_at]);
+                    r.upstream.keep_head(arrived.codec.take_head(), head);
                     Failure::Next(next)
                 }
             },
@@ -166,12 +164,13 @@ async fn ask<'f, P: Protocol>(
             attempt.response_ms = Some(attempt.elapsed_ms());
             timings(attempt)
         });
-        let next = match failure {
+        let (next, late) = match failure {
             Failure::Final(status) => {
                 lease.finish(&mut selection, Outcome::Next, timings);
                 return Err(status);
             }
-            Failure::Next(next) => next,
+            Failure::Next(next) => (next, None),
+            Failure::TimedOut(doing) => (Next::TIMEOUT, Some(doing)),
         };
         r.upstream.with(|attempt| attempt.status = next.status());
         let outcome = match next {
@@ -179,13 +178,8 @@ async fn ask<'f, P: Protocol>(
             Next::HTTP_403 | Next::HTTP_404 | Next::DENIED => Outcome::Next,
             _ => Outcome::Failed,
         };
-        if let Some(told) = lease.finish(&mut selection, outcome, timings) {
-            let doing = match timings.connect_ms {
-                None => "connecting to upstream",
-                Some(_) => "reading response header from upstream",
-            };
-            r.log_error(Severity::Warn, format_args!("{told} while {doing}"));
-        }
+        let told = lease.finish(&mut selection, outcome, timings);
+        tell_failed(r, told, late, timings.connect_ms.is_some());
         if selection.tries() == 0 || !x.may_go_on(r, next) {
             return Err(next.status());
         }

@@ -168,7 +168,9 @@ impl State {
     pub fn attempt(&self, peer: &Arc<Peer>) {
         let attempt =
             Attempt { peer: Some(peer.clone()), started_ms: clock::now_ms(), ..Attempt::default() };
-        self.inner.borrow_mut().attempts.push(attempt);
+        let mut inner = self.inner.borrow_mut();
+        inner.head.fields.clear();
+        inner.attempts.push(attempt);
     }
 
     /// Nobody can be asked.

@@ -19,9 +19,9 @@ use forebay_tls::ConnectError;
 
 use super::{
     Protocol,
-    arrival::{GivenUp, given_up},
+    arrival::{Failure, GivenUp, given_up},
     conn::Stream,
-    exchange::{Exchange, Failure},
+    exchange::Exchange,
     settings::Next,
 };
 use crate::{
