@@ -128,6 +128,9 @@ pub struct Response {
     pub body: Body,
     /// What to read while the client takes nothing of it.
     pub ahead: Ahead,
+    /// Whether it ends when the client leaves while there is nothing to send: so that whoever it comes
+    /// from need not go on.
+    pub ends_with_client: bool,
     /// What takes the rest of the request body.
     pub uploading: Uploading,
     /// What the connection becomes after a 101.
@@ -159,6 +162,7 @@ impl Response {
             header_only,
             body,
             ahead,
+            ends_with_client,
             uploading,
             late_trailers,
             tunnel,
@@ -176,6 +180,7 @@ impl Response {
             vary_accept_encoding,
             chunked,
             header_only,
+            ends_with_client,
         ] {
             *flag = false;
         }
@@ -215,6 +220,7 @@ impl Response {
         self.body = Body::Empty;
         self.late_trailers = LateTrailers::default();
         self.ahead = Ahead::default();
+        self.ends_with_client = false;
         self.uploading = Uploading::default();
         self.tunnel = None;
     }

@@ -33,6 +33,8 @@ use crate::{
 pub enum SendError {
     /// The client closed or reset the connection.
     Gone,
+    /// It did while there was nothing to send.
+    Left,
     /// It took nothing for `send_timeout`.
     TimedOut,
     /// The body ended before its end; the client sees the connection close.
@@ -300,6 +302,7 @@ struct Output {
     corked: bool,
     /// What to read while the client takes nothing.
     ahead: Ahead,
+    ends_with_client: bool,
     /// Trailers that come with the end of the body.
     late: LateTrailers,
 }
@@ -329,6 +332,7 @@ impl Output {
             truncated: None,
             corked: false,
             ahead: std::mem::take(&mut r.response.ahead),
+            ends_with_client: r.response.ends_with_client,
             late: std::mem::take(&mut r.response.late_trailers),
         }
     }
@@ -358,6 +362,9 @@ impl Output {
                     return Poll::Ready(Err(SendError::Truncated(fault)));
                 }
                 if waiting {
+                    if self.ends_with_client && io.poll_peer_closed(cx).is_ready() {
+                        return Poll::Ready(Err(SendError::Left));
+                    }
                     timer.disarm();
                     return Poll::Pending;
                 }
@@ -409,16 +416,16 @@ impl Output {
                 Some(Err(fault)) => {
                     self.truncated = Some(fault);
                     self.body = None;
+                    if fault != Fault::Upstream && self.sent == 0 && self.queue.len() == 1 {
+                        // As in nginx, a head does not leave for a body of which nothing can be made.
+                        self.queue.clear();
+                    }
                 }
                 None => {
                     self.body = None;
                     if !self.trailers.is_empty() {
                         let trailers = std::mem::take(&mut self.trailers);
                         self.queue.push_back(Chunk::Bytes(self.late.add_to(trailers)));
-                    }
-                    if fault != Fault::Upstream && self.sent == 0 && self.queue.len() == 1 {
-                        // As in nginx, a head does not leave for a body of which nothing can be made.
-                        self.queue.clear();
                     }
                 }
             }

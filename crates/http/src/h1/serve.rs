@@ -549,6 +549,13 @@ async fn respond<T: Transport>(
     if let Some(tunnel) = r.response.tunnel.take() {
         let ahead = mem::take(&mut body.ahead);
         let moved = tunnel.run(io, timer, ahead.into_vec()).await;
+        SendError::Left => r.log_error(
+            Severity::Info,
+            format_args!(
+                "epoll_wait() reported that client prematurely closed connection, so upstream \
+                 connection is closed too while reading upstream"
+            ),
+        ),
         r.bytes_sent += moved.sent;
         r.bytes_read += moved.read;
         return Next::Close;

@@ -672,6 +672,7 @@ impl<P: Protocol> Exchange<'_, P> {
             decoded,
         );
         body::attach(r, inflow, buffered);
+        r.response.ends_with_client = !settings.ignore_client_abort;
         if settings.pass_trailers {
             r.response.late_trailers.0 = Some(r.upstream.clone());
         }

@@ -123,6 +123,44 @@ fn downloads_are_whole_however_they_are_buffered() {
 }
 
 #[test]
+fn a_client_that_leaves_while_nothing_comes_frees_the_upstream() {
+    of_both(|kind| {
+        let origin = Origin::start(|conn| {
+            conn.head()?;
+            conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok")?;
+            conn.to_end().map(drop)
+        });
+        let buffered = if kind == Kind::Forebay { "" } else { "proxy_buffering off;" };
+        for more in [buffered, "proxy_buffering off;"] {
+            let server = start(kind, "", &pass(origin.addr(), more));
+            let closed = origin.connections() - origin.open();
+            let mut client = client(&server);
+            client.send(&get("/")).unwrap();
+            client.read_exactly(15).unwrap();
+            drop(client);
+            origin.wait_closed(closed + 1);
+            crate::wait_logged(&server, "so upstream connection is closed too");
+        }
+    });
+}
+
+#[test]
+fn a_response_that_breaks_off_is_not_complete() {
+    let origin = Origin::start(|conn| {
+        let whole = conn.head()?.is_some_and(|request| request.line().contains("/whole"));
+        let body = if whole { "complete." } else { "cut" };
+        conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{body}").as_bytes())
+    });
+    let format = "log_format done '$uri [$request_completion]';";
+    let more = "access_log {prefix}/access.log done;";
+    let server = start(Kind::Forebay, format, &pass(origin.addr(), more));
+    for (lines, path, expected) in [(1, "/whole", "/whole [OK]"), (2, "/cut", "/cut []")] {
+        ask(server.addr(), &get(path));
+        assert_eq!(crate::last_access(&server, lines), expected);
+    }
+}
+
+#[test]
 fn a_client_of_http_1_0_gets_no_chunks() {
     let origin = Origin::answering(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
