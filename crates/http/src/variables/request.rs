@@ -40,7 +40,10 @@ pub(super) fn register(registry: &mut Registry<Request>) {
             .is_some_and(|found| put(out, found.user()))
     });
     registry.kept_if_absent("request_body", |r, out| match &r.body {
-        RequestBody::Memory(body) if !body.is_empty() => put(out, body),
+        // One that was announced and is empty is a value, too.
+        RequestBody::Memory(body) => {
+            (!body.is_empty() || r.input.framing.body != BodyLength::None) && put(out, body)
+        }
         _ => false,
     });
     registry.kept_if_absent("request_body_file", |r, out| {
