@@ -517,10 +517,12 @@ impl Request {
 
     /// The method in its own words: an error page or a subrequest asks otherwise than its client did.
     pub fn method_name(&self) -> &[u8] {
+        let span = self.input.head.method_span;
         match self.method == self.input.head.method {
-            true => self.input.text(self.input.head.method_span),
-            false if self.method == Method::Head => b"HEAD",
-            false => b"GET",
+            // A line that was refused has none until a page is shown for it.
+            true if !span.is_empty() || !self.internal => self.input.text(span),
+            _ if self.method == Method::Head => b"HEAD",
+            _ => b"GET",
         }
     }
 

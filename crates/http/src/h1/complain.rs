@@ -10,20 +10,13 @@ use forebay_wire::{
 
 use crate::request::{Connection, Request};
 
-/// Tells why a head was refused. What stands after the fault was not read by nginx and is not told.
-pub fn reject(r: &mut Request, reject: Reject) {
-    if reject.in_request_line() {
-        r.input_mut().head.headers.clear();
-    }
+/// Tells why a head was refused.
+pub fn reject(r: &Request, reject: Reject) {
     if reject == Reject::InvalidChunked {
         // Found when there was an answer already (`ngx_http_discard_request_body_filter`).
         return r.log_error(Severity::Error, format_args!("{}", reject.reason()));
     }
-    let doing = match reject.in_request_line() {
-        true if r.input.pipelined => "reading client pipelined request line",
-        true => "reading client request line",
-        false => "reading client request headers",
-    };
+    let doing = reading(r, reject.in_request_line());
     let detail = Detail { r, reject };
     r.log_error(Severity::Info, format_args!("{}{detail} while {doing}", reject.reason()));
 }
@@ -33,19 +26,19 @@ pub fn reject(r: &mut Request, reject: Reject) {
 /// is behind the fault for which a head is refused was not read.
 pub fn skipped_lines(r: &mut Request, refused: Option<Reject>) {
     if !r.input.head.skipped.is_empty() && !refused.is_some_and(Reject::in_request_line) {
-        tell_skipped(r, refused);
+        tell_skipped(r);
     }
 }
 
 #[cold]
-fn tell_skipped(r: &mut Request, refused: Option<Reject>) {
-    let end = refused.and_then(|reject| fault(r, reject)).map_or(u32::MAX, |span| span.start);
+fn tell_skipped(r: &mut Request) {
+    let end = r.input.head.refused.map_or(u32::MAX, |line| line.start);
     let found = (r.server, r.location);
     let first = (r.first_server, r.plan.server(r.first_server).location);
     let in_target = r.input.head.host.is_some();
     let input = r.input_mut();
     let (all, skipped) = (mem::take(&mut input.head.headers), input.head.skipped.clone());
-    for line in skipped.iter().filter(|line| line.start < end) {
+    for line in skipped.iter().filter(|line| line.start <= end) {
         let before = all.iter().filter(|field| field.name.start < line.start).copied();
         let headers = &mut r.input_mut().head.headers;
         headers.clear();
@@ -62,43 +55,18 @@ fn tell_skipped(r: &mut Request, refused: Option<Reject>) {
     (r.server, r.location) = found;
 }
 
-/// The line that a head is refused for as soon as it is read; what is wrong with all of them together is
-/// found at the end.
-fn fault(r: &Request, reject: Reject) -> Option<Span> {
-    let headers = &r.input.head.headers;
-    match reject {
-        Reject::InvalidHost => headers.iter().find(|field| field.id == FieldId::Host),
-        Reject::DuplicateHeader | Reject::DuplicateHost => {
-            duplicate(headers, reject).map(|(_, second)| second)
-        }
-        _ => None,
-    }
-    .map(|field| field.name)
-}
-
-/// The first of two lines that may not both be there, and the other.
-fn duplicate(headers: &[Field], reject: Reject) -> Option<(&Field, &Field)> {
-    let host = reject == Reject::DuplicateHost;
-    let is_it = |field: &Field| field.id.is_unique() && host == (field.id == FieldId::Host);
-    let mut lines = headers.iter().enumerate().filter(|(_, field)| is_it(field));
-    lines.find_map(|(i, second)| {
-        let first = headers[..i].iter().find(|first| first.id == second.id)?;
-        Some((first, second))
-    })
-}
-
 /// Tells that a head took too long.
-pub fn head_timed_out(r: &mut Request) {
-    let input = r.input_mut();
-    let in_line = input.head.request_line.is_empty();
-    if in_line {
-        input.head.request_line = first_line(&input.buf);
-        // What there is of the target is not known to be all of it.
-        input.head.uri = Span::default();
+pub fn head_timed_out(r: &Request) {
+    timed_out(r, reading(r, r.bytes_read == 0));
+}
+
+/// Which part of a head is being read (nginx's `log->action`).
+fn reading(r: &Request, in_line: bool) -> &'static str {
+    match in_line {
+        true if r.input.pipelined => "reading client pipelined request line",
+        true => "reading client request line",
+        false => "reading client request headers",
     }
-    let doing =
-        if in_line { "reading client request line" } else { "reading client request headers" };
-    timed_out(r, doing);
 }
 
 /// Tells that nobody asked for anything, on a connection that is not kept.
@@ -118,14 +86,6 @@ pub fn timed_out_idle(connection: &Connection, listening: &dyn fmt::Display) {
     );
 }
 
-/// As much of a request line as came, behind empty ones, is what logs show.
-fn first_line(buf: &[u8]) -> Span {
-    let ends = |ch: &u8| matches!(ch, b'\r' | b'\n');
-    let start = buf.iter().take_while(|ch| ends(ch)).count();
-    let len = buf[start..].iter().take_while(|ch| !ends(ch)).count();
-    Span::new(start, start + len)
-}
-
 /// Tells that nothing came for too long.
 pub fn timed_out(r: &Request, doing: &str) {
     r.log_error(
@@ -135,17 +95,9 @@ pub fn timed_out(r: &Request, doing: &str) {
 }
 
 /// Tells that the client went away within a head.
-pub fn gone(r: &mut Request) {
-    let input = r.input_mut();
-    let in_line = input.head.request_line.is_empty();
-    if in_line {
-        input.head.request_line = first_line(&input.buf);
-    }
-    let part = if in_line { "line" } else { "headers" };
-    r.log_error(
-        Severity::Info,
-        format_args!("client prematurely closed connection while reading client request {part}"),
-    );
+pub fn gone(r: &Request) {
+    let doing = reading(r, r.bytes_read == 0);
+    r.log_error(Severity::Info, format_args!("client prematurely closed connection while {doing}"));
 }
 
 /// Tells that the client went away before it asked for anything, or between two requests.
@@ -171,6 +123,9 @@ pub fn gone_idle(connection: &Connection, listening: &dyn fmt::Display) {
     );
 }
 
+/// As much of a line that is too long is shown (`NGX_MAX_ERROR_STR - 300`).
+const MAX_SHOWN: usize = 2048 - 300;
+
 /// The line that is at fault, where nginx shows it.
 struct Detail<'a> {
     r: &'a Request,
@@ -189,6 +144,16 @@ impl Detail<'_> {
     fn of(&self, id: FieldId) -> Option<&Field> {
         self.r.input.head.headers.iter().find(|field| field.id == id)
     }
+
+    /// The first line of the same name.
+    fn same_name(&self, line: Span) -> Option<&Field> {
+        let line = self.r.input.text(line);
+        self.r.input.head.headers.iter().find(|field| {
+            let name = self.r.input.text(field.name);
+            let (start, rest) = line.split_at_checked(name.len()).unwrap_or_default();
+            start.eq_ignore_ascii_case(name) && rest.starts_with(b":")
+        })
+    }
 }
 
 impl fmt::Display for Detail<'_> {
@@ -196,7 +161,10 @@ impl fmt::Display for Detail<'_> {
         let head = &self.r.input.head;
         match self.reject {
             Reject::HeaderTooLong => match head.refused {
-                Some(start) => write!(f, ": \"{}...\"", self.text(start)),
+                Some(start) => {
+                    let seen = self.r.input.text(start);
+                    write!(f, ": \"{}...\"", Shown(&seen[..seen.len().min(MAX_SHOWN)]))
+                }
                 None => Ok(()),
             },
             Reject::InvalidHeader => match head.refused {
@@ -207,11 +175,9 @@ impl fmt::Display for Detail<'_> {
                 None => Ok(()),
             },
             Reject::DuplicateHeader | Reject::DuplicateHost => {
-                let Some((first, second)) = duplicate(&head.headers, self.reject) else {
-                    return Ok(());
-                };
-                let (line, before) = (self.line(second), self.line(first));
-                write!(f, ": \"{line}\", previous value: \"{before}\"")
+                let Some(line) = head.refused else { return Ok(()) };
+                let Some(before) = self.same_name(line) else { return Ok(()) };
+                write!(f, ": \"{}\", previous value: \"{}\"", self.text(line), self.line(before))
             }
             Reject::UnknownTransferEncoding => match self.of(FieldId::TransferEncoding) {
                 Some(field) => write!(f, ": \"{}\"", self.text(field.value)),

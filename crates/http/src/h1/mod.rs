@@ -11,6 +11,7 @@ mod body;
 mod close;
 mod complain;
 mod head;
+mod refused;
 mod send;
 mod serve;
 

@@ -26,6 +26,7 @@ use super::{
     body::{BodyReader, H1Client},
     close, complain,
     head::{self, Framing},
+    refused,
     send::{self, SendError},
 };
 use crate::{
@@ -33,7 +34,7 @@ use crate::{
     core::Lingering,
     engine, files,
     names::Names,
-    plan::{LocId, Plan, ServerId},
+    plan::Plan,
     request::{Connection, Input, Parts, Request},
     response::Response,
     special, target,
@@ -290,6 +291,8 @@ async fn exchange<T: Transport>(
     let next = match parsed {
         Ok(consumed) => {
             ahead.end_head(&mut r.input_mut().buf, consumed);
+            // Empty lines before a request are none of it.
+            r.bytes_read = consumed as u64 - u64::from(r.input.head.request_line.start);
             let verdict = prepare(&mut r, &plan, names);
             // Nobody would answer the next one.
             r.keep_alive &= !listening.is_gone();
@@ -303,16 +306,19 @@ async fn exchange<T: Transport>(
                 // Which version it would have been is not known: the answer has a head.
                 r.input_mut().head.version = Version::Http10;
             }
-            let reject = prepare_refusal(&mut r, &plan, names, reject);
+            r.bytes_read = warm.parser.lines_bytes();
+            let reject = refused::settle(&mut r, &plan, names, reject);
             complain::skipped_lines(&mut r, Some(reject));
             converse(io, timer, &plan, &mut r, Ahead::default(), Err(reject)).await
         }
         Err(HeadError::Gone) => {
-            complain::gone(&mut r);
+            refused::cut_short(&mut r, &plan, names, warm.parser.lines_bytes());
+            complain::gone(&r);
             unanswered(&plan, &mut r, 400)
         }
         Err(HeadError::TimedOut) => {
-            complain::head_timed_out(&mut r);
+            refused::cut_short(&mut r, &plan, names, warm.parser.lines_bytes());
+            complain::head_timed_out(&r);
             if default_resets(&plan, &r) {
                 io.reset_on_close();
             }
@@ -332,7 +338,6 @@ async fn converse<T: Transport>(
     ahead: Ahead,
     verdict: Result<(), Reject>,
 ) -> Next {
-    r.bytes_read = r.input.buf.len() as u64;
     let framing = match verdict {
         Ok(()) => r.input.framing,
         Err(_) => h1::Framing::default(),
@@ -426,13 +431,14 @@ fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
     let input = r.input_mut();
     match h1::framing(&input.head, &input.buf, input.known.as_sent()) {
         Ok(framing) => input.framing = framing,
-        Err(reject) => return Err(prepare_refusal(r, plan, names, reject)),
+        Err(reject) => return Err(refused::settle(r, plan, names, reject)),
     }
     let default = (r.server, r.location);
     if let Err(reject) = target::resolve(r, plan, names) {
         if reject.in_request_line() {
-            forget_target(r, default);
+            refused::forget_target(r, default);
         }
+        refused::forget_the_rest(r, reject);
         return Err(reject);
     }
     let takes_connect = plan.server(r.server).settings.takes_connect;
@@ -453,37 +459,6 @@ fn chunks_are_broken(r: &mut Request) -> Result<(), Reject> {
     Err(Reject::InvalidChunked)
 }
 
-/// nginx has not looked at `Host` yet when it finds fault with the path: the default server answers.
-#[cold]
-fn forget_target(r: &mut Request, default: (ServerId, LocId)) {
-    (r.server, r.location) = default;
-    r.uri.clear();
-    r.args.clear();
-    let input = r.input_mut();
-    input.host.clear();
-    input.framing.host = None;
-}
-
-/// Whose pages and logs tell of a head that is refused. nginx reads the path before the header lines:
-/// what is wrong with it is told first, by the default server.
-#[cold]
-fn prepare_refusal(r: &mut Request, plan: &Plan, names: &Names, reject: Reject) -> Reject {
-    if reject.in_request_line() {
-        return reject;
-    }
-    if let Some(fault) = target::fault(&r.input) {
-        return fault;
-    }
-    let input = r.input_mut();
-    input.framing.host = h1::named_host(&input.head, &input.buf);
-    // What these find wrong is less than what is known already.
-    let _ = match input.framing.host.is_some() || reject == Reject::NoHost {
-        true => target::resolve(r, plan, names),
-        false => target::path(r, plan.server(r.server).settings.merge_slashes),
-    };
-    reject
-}
-
 fn default_resets(plan: &Plan, r: &Request) -> bool {
     plan.location(r.location).core.reset_timedout_connection
 }
@@ -491,7 +466,6 @@ fn default_resets(plan: &Plan, r: &Request) -> bool {
 /// A request that gets no answer: nobody is there to read it.
 fn unanswered(plan: &Plan, r: &mut Request, status: u16) -> Next {
     r.response.status = status;
-    r.bytes_read = r.input.buf.len() as u64;
     log(plan, r);
     Next::Close
 }
@@ -549,13 +523,6 @@ async fn respond<T: Transport>(
     if let Some(tunnel) = r.response.tunnel.take() {
         let ahead = mem::take(&mut body.ahead);
         let moved = tunnel.run(io, timer, ahead.into_vec()).await;
-        SendError::Left => r.log_error(
-            Severity::Info,
-            format_args!(
-                "epoll_wait() reported that client prematurely closed connection, so upstream \
-                 connection is closed too while reading upstream"
-            ),
-        ),
         r.bytes_sent += moved.sent;
         r.bytes_read += moved.read;
         return Next::Close;
@@ -582,6 +549,13 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
             format_args!("client prematurely closed connection while sending response to client"),
         ),
         SendError::TimedOut => {
+        SendError::Left => r.log_error(
+            Severity::Info,
+            format_args!(
+                "epoll_wait() reported that client prematurely closed connection, so upstream \
+                 connection is closed too while reading upstream"
+            ),
+        ),
             complain::timed_out(r, "sending response to client");
             if default_resets(plan, r) {
                 io.reset_on_close();

@@ -67,8 +67,8 @@ fn target(registry: &mut Registry<Request>) {
     registry.builtin("query_string", args);
     for name in ["uri", "document_uri"] {
         registry.builtin(name, |r, out| {
-            // A request line that is none has none.
-            (!r.uri.is_empty() || !r.input.head.uri.is_empty()) && put(out, &r.uri)
+            // A request line that is none has none; a path that is none is empty.
+            (!r.uri.is_empty() || !r.input.head.method_span.is_empty()) && put(out, &r.uri)
         });
     }
     registry.builtin("is_args", |r, out| r.args.is_empty() || put(out, b"?"));

@@ -224,6 +224,16 @@ impl Parser {
         &self.head
     }
 
+    /// How many bytes the lines have that were read whole.
+    pub fn lines_bytes(&self) -> u64 {
+        match self.phase {
+            Phase::RequestLine => 0,
+            Phase::Name { .. } | Phase::Value { .. } => {
+                (self.line_start - self.line.start()) as u64
+            }
+        }
+    }
+
     /// Gives the head away for an old one, whose memory is used again. The parser is not reset.
     pub fn swap_head(&mut self, head: &mut Head) {
         std::mem::swap(&mut self.head, head);
@@ -277,7 +287,7 @@ impl Parser {
         let more = !matches!(read, Ok(true));
         if !self.line.is_blank() && !self.space.fits(start, self.pos, more, opts) {
             let end = self.space.full_at.min(buf.len());
-            self.head.request_line = Span::new(start, end);
+            self.forget_line(Span::new(start, end));
             return Err(Reject::UriTooLong);
         }
         match read {
@@ -300,8 +310,16 @@ impl Parser {
         let limit = opts.large_buffers.1.max(opts.client_header_buffer_size);
         let seen = &buf[start..buf.len().min(start.saturating_add(limit))];
         let len = memchr::memchr2(b'\r', b'\n', seen).unwrap_or(seen.len());
-        self.head.request_line = Span::new(start, start + len);
+        self.forget_line(Span::new(start, start + len));
+        self.head.protocol = self.line.protocol().map(|start| Span::new(start, start));
         reject
+    }
+
+    /// Nothing in a line that is none means anything.
+    fn forget_line(&mut self, line: Span) {
+        let head = &mut self.head;
+        head.request_line = line;
+        (head.method_span, head.uri, head.target, head.protocol) = Default::default();
     }
 
     fn name(&mut self, buf: &[u8], opts: &Options, mut invalid: bool) -> Result<Step, Reject> {

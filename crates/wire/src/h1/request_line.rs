@@ -66,6 +66,11 @@ impl RequestLine {
         self.start
     }
 
+    /// Offset of the version.
+    pub(super) fn protocol(&self) -> Option<usize> {
+        self.protocol
+    }
+
     /// Whether nothing but empty lines has been read.
     pub(super) fn is_blank(&self) -> bool {
         self.state == State::Start
