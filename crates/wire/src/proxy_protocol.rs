@@ -3,6 +3,8 @@
 //!
 //! DIFFERS(proxy-v1-addresses): the addresses of version 1 must be addresses of their family; nginx
 //! takes any run of hexadecimal digits, dots and colons, and the realip module fails later.
+//! DIFFERS(proxy-v1-spelling): they are shown as addresses are (RFC 5952), as those of version 2; nginx
+//! shows the letters that came.
 //!
 //! *Invariant:* a header is bounded; whom to believe is the caller's.
 

@@ -516,6 +516,7 @@ async fn respond<T: Transport>(
             send::send_while_uploading(io, timer, r, framing, out, uploading).await
         }
     };
+    // DIFFERS(completion-is-whole): nginx calls a response complete that its upstream broke off.
     r.completed = sent.is_ok();
     if let Err(error) = sent {
         return broken(io, plan, r, error);
@@ -548,7 +549,6 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
             Severity::Info,
             format_args!("client prematurely closed connection while sending response to client"),
         ),
-        SendError::TimedOut => {
         SendError::Left => r.log_error(
             Severity::Info,
             format_args!(
@@ -556,6 +556,7 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
                  connection is closed too while reading upstream"
             ),
         ),
+        SendError::TimedOut => {
             complain::timed_out(r, "sending response to client");
             if default_resets(plan, r) {
                 io.reset_on_close();

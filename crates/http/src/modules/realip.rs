@@ -161,6 +161,7 @@ struct Replacer {
 
 impl Handler for Replacer {
     fn handle<'a>(&'a self, r: &'a mut Request, _: &'a mut dyn Client) -> Flow<'a> {
+        // DIFFERS(remote-addr-fresh): in nginx, `$remote_addr` stays what it was when it was first asked for.
         if !r.main.has_real_remote()
             && let Some(addr) = self.real(r)
         {

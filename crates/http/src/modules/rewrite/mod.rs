@@ -242,6 +242,7 @@ fn run<'a>(steps: &[Step], r: &mut Request, state: &mut State) -> Option<Flow<'a
             Step::Op(op) => perform(op, r, state),
             Step::If { op, level, then } => match &**op {
                 Op::If { condition, .. } if condition.holds(r, state) => {
+                    // DIFFERS(if-last-decides): nginx keeps the content handler of an `if` before.
                     r.location = level.unwrap_or(r.location);
                     run(then, r, state)
                 }
