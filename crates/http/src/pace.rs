@@ -3,6 +3,7 @@
 //! Answers the rate halves of nginx's `ngx_http_write_filter` and `ngx_event_pipe_read_upstream`.
 
 use forebay_rt::{clock, timer::Timer};
+use forebay_session::log::{Severity, Shown};
 
 use crate::{core::SizeValue, request::Request};
 
@@ -50,6 +51,17 @@ impl Pace {
 fn size(value: &SizeValue, r: &Request) -> u64 {
     match value {
         SizeValue::Fixed(size) => *size,
-        SizeValue::Computed(template) => forebay_conf::value::size(&template.value(r)).unwrap_or(0),
+        SizeValue::Computed(template) => {
+            let value = template.value(r);
+            forebay_conf::value::size(&value).unwrap_or_else(|| invalid(r, &value))
+        }
     }
+}
+
+/// A value that is no size counts as none (`ngx_http_complex_value_size`).
+#[cold]
+fn invalid(r: &Request, value: &[u8]) -> u64 {
+    let (value, doing) = (Shown(value), r.main.doing.get());
+    r.log_error(Severity::Error, format_args!("invalid size \"{value}\"{doing}"));
+    0
 }

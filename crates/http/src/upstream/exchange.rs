@@ -632,6 +632,10 @@ impl<P: Protocol> Exchange<'_, P> {
         head::drop_repeated(r, &mut head, &head_bytes);
         let verdict = head::apply(self.protocol, r, self.job, &head, &head_bytes, &framing);
         r.upstream.keep_head(head, head_bytes);
+        if matches!(verdict, Verdict::Respond { buffered: false }) {
+            // As in nginx (`ngx_http_upstream_send_response`): what is not buffered is not held back.
+            r.limit_rate = Some(0);
+        }
         self.bind(r, &verdict, &lease, &selection, whole);
         let origin = Origin { link, lease, selection, reusable };
         if whole {
