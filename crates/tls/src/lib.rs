@@ -20,6 +20,7 @@ mod hkdf;
 mod key;
 mod ocsp;
 mod records;
+mod revocation;
 mod server;
 mod session;
 mod sessions;

@@ -93,6 +93,11 @@ fn certificate_id(certificate: &Certificate<'_>, issuer: &Certificate<'_>) -> Ve
     wrap(SEQUENCE, &parts.concat())
 }
 
+/// The encoding of a sequence with that content.
+pub(crate) fn sequence(content: &[u8]) -> Vec<u8> {
+    wrap(SEQUENCE, content)
+}
+
 fn wrap(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![tag];
     match content.len() {

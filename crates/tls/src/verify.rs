@@ -26,6 +26,8 @@ use webpki::{
 use x509_parser::x509::X509Version;
 
 use crate::{
+    ocsp,
+    revocation::{self, PlainList},
     settings::{ClientAuth, Trust},
     x509::Certificate,
 };
@@ -69,6 +71,7 @@ fn verify_text(code: u32) -> &'static str {
         2 => "unable to get issuer certificate",
         3 => "unable to get certificate CRL",
         7 => "certificate signature failure",
+        8 => "CRL signature failure",
         9 => "certificate is not yet valid",
         10 => "certificate has expired",
         12 => "CRL has expired",
@@ -132,6 +135,8 @@ pub(crate) struct Verifier {
     /// The others, which help to find the way.
     between: Vec<CertificateDer<'static>>,
     crls: Vec<webpki::CertRevocationList<'static>>,
+    /// Lists that webpki does not read.
+    plain_lists: Vec<PlainList>,
     depth: usize,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -150,6 +155,7 @@ impl Verifier {
             root_certificates: HashSet::new(),
             between: Vec::new(),
             crls: Vec::new(),
+            plain_lists: Vec::new(),
             depth: trust.depth,
             algorithms: default_provider().signature_verification_algorithms,
         };
@@ -167,9 +173,13 @@ impl Verifier {
             }
         }
         for crl in &trust.crls {
-            let crl = OwnedCertRevocationList::from_der(crl)
-                .map_err(|error| format!("a revocation list cannot be used: {error}"))?;
-            verifier.crls.push(crl.into());
+            match (OwnedCertRevocationList::from_der(crl), PlainList::parse(crl)) {
+                (Ok(crl), _) => verifier.crls.push(crl.into()),
+                (Err(_), Some(plain)) => verifier.plain_lists.push(plain),
+                (Err(error), None) => {
+                    return Err(format!("a revocation list cannot be used: {error}"));
+                }
+            }
         }
         Ok(verifier)
     }
@@ -201,17 +211,15 @@ impl Verifier {
         }
         let between: Vec<CertificateDer<'_>> = sent.iter().chain(&self.between).cloned().collect();
         let usage = purpose.usage();
-        let found = self.find_path(leaf, &between, usage, UnixTime::since_unix_epoch(now));
-        match found {
+        let now = UnixTime::since_unix_epoch(now);
+        match self.find_path(leaf, &between, usage, now) {
             Ok(()) if !purpose.suits(&parsed) => Verdict::failed(26),
             Ok(()) => Verdict::Success,
             Err(PkiError::UnknownIssuer) => self.missing_issuer(&parsed, &between, sent.len()),
-            Err(PkiError::UnsupportedCertVersion) if self.is_signed_by_root(&parsed) => {
-                Verdict::Success
-            }
-            Err(PkiError::UnsupportedCertVersion) => {
-                self.missing_issuer(&parsed, &between, sent.len())
-            }
+            Err(PkiError::UnsupportedCertVersion) => match self.root_of(&parsed) {
+                Some(root) => self.verdict_of_lists(leaf, &root, now),
+                None => self.missing_issuer(&parsed, &between, sent.len()),
+            },
             Err(error) => Verdict::failed(code_of(&error)),
         }
     }
@@ -225,13 +233,18 @@ impl Verifier {
     ) -> Result<(), PkiError> {
         let leaf = EndEntityCert::try_from(leaf)?;
         let crls: Vec<_> = self.crls.iter().collect();
+        let unknown = match self.plain_lists.is_empty() {
+            true => webpki::UnknownStatusPolicy::Deny,
+            // `unrevoked` denies what neither kind of list has.
+            false => webpki::UnknownStatusPolicy::Allow,
+        };
         let revocation = match crls.is_empty() {
             true => None,
             // X509_V_FLAG_CRL_CHECK_ALL: each certificate needs a list that is not over.
             false => webpki::RevocationOptionsBuilder::new(&crls).ok().map(|options| {
                 options
                     .with_depth(webpki::RevocationCheckDepth::Chain)
-                    .with_status_policy(webpki::UnknownStatusPolicy::Deny)
+                    .with_status_policy(unknown)
                     .with_expiration_policy(webpki::ExpirationPolicy::Enforce)
                     .build()
             }),
@@ -241,7 +254,7 @@ impl Verifier {
             |path: &webpki::VerifiedPath<'_>| match path.intermediate_certificates().count()
                 <= depth
             {
-                true => Ok(()),
+                true => self.unrevoked(path, now),
                 false => Err(PkiError::MaximumPathDepthExceeded),
             };
         let algorithms = self.algorithms.all;
@@ -257,22 +270,69 @@ impl Verifier {
         Ok(())
     }
 
-    /// Whether a trusted root itself has signed a certificate that is older than version 3. It can have
-    /// no purpose that would have to be looked at; where there are revocation lists it is not taken.
-    fn is_signed_by_root(&self, leaf: &Certificate<'_>) -> bool {
+    /// Holds a path against the lists that webpki does not read. Of a certificate that they do not know
+    /// webpki has seen whether it is revoked, if one of its lists is for all of the issuer's.
+    fn unrevoked(&self, path: &webpki::VerifiedPath<'_>, now: UnixTime) -> Result<(), PkiError> {
+        if self.plain_lists.is_empty() {
+            return Ok(());
+        }
+        let mut certificate: &webpki::Cert<'_> = path.end_entity();
+        let mut above = path.intermediate_certificates();
+        loop {
+            let issuer = above.next();
+            let key = match issuer {
+                Some(issuer) => issuer.subject_public_key_info(),
+                None => ocsp::sequence(&path.anchor().subject_public_key_info).into(),
+            };
+            let is_listed = |list: &webpki::CertRevocationList<'_>| {
+                list.issuer() == certificate.issuer() && list.issuing_distribution_point().is_none()
+            };
+            match self.said_by_lists(&certificate.der(), &key, now) {
+                Some(said) => said?,
+                None if self.crls.iter().any(is_listed) => {}
+                None => return Err(PkiError::UnknownRevocationStatus),
+            }
+            certificate = match issuer {
+                Some(issuer) => issuer,
+                None => return Ok(()),
+            };
+        }
+    }
+
+    fn said_by_lists(
+        &self,
+        certificate: &CertificateDer<'_>,
+        issuer: &SubjectPublicKeyInfoDer<'_>,
+        now: UnixTime,
+    ) -> Option<Result<(), PkiError>> {
+        revocation::judge(&self.plain_lists, certificate, issuer, now, &self.algorithms)
+    }
+
+    /// The key of the trusted root that has itself signed a certificate older than version 3, which can
+    /// have no purpose that would have to be looked at.
+    fn root_of(&self, leaf: &Certificate<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
         let parsed = leaf.parsed();
+        let (signed, signature) = (parsed.tbs_certificate.as_ref(), &parsed.signature_value.data);
         let roots = self.root_certificates.iter().filter_map(|der| Certificate::parse(der));
-        let mut issuers =
-            roots.filter(|root| root.parsed().subject().as_raw() == parsed.issuer().as_raw());
-        let signed = |root: Certificate<'_>| {
-            let key = SubjectPublicKeyInfoDer::from(root.public_key());
-            let Ok(key) = RawPublicKeyEntity::try_from(&key) else { return false };
-            let signature = &parsed.signature_value.data;
-            self.algorithms.all.iter().any(|algorithm| {
-                key.verify_signature(*algorithm, parsed.tbs_certificate.as_ref(), signature).is_ok()
-            })
-        };
-        self.crls.is_empty() && issuers.any(signed)
+        roots
+            .filter(|root| root.parsed().subject().as_raw() == parsed.issuer().as_raw())
+            .map(|root| SubjectPublicKeyInfoDer::from(root.public_key().to_vec()))
+            .find(|key| revocation::is_signed(signed, signature, key, &self.algorithms))
+    }
+
+    /// What comes of such a certificate; webpki's lists are not asked about it.
+    fn verdict_of_lists(
+        &self,
+        leaf: &CertificateDer<'_>,
+        root: &SubjectPublicKeyInfoDer<'_>,
+        now: UnixTime,
+    ) -> Verdict {
+        match self.said_by_lists(leaf, root, now) {
+            Some(Ok(())) => Verdict::Success,
+            Some(Err(error)) => Verdict::failed(code_of(&error)),
+            None if self.plain_lists.is_empty() && self.crls.is_empty() => Verdict::Success,
+            None => Verdict::failed(code_of(&PkiError::UnknownRevocationStatus)),
+        }
     }
 
     /// Which of its errors OpenSSL has in the end for a chain without a trusted root (`build_chain`,
@@ -328,6 +388,7 @@ fn code_of(error: &PkiError) -> u32 {
         PkiError::CertRevoked => 23,
         PkiError::UnknownRevocationStatus => 3,
         PkiError::CrlExpired { .. } => 12,
+        PkiError::InvalidCrlSignatureForPublicKey => 8,
         PkiError::MaximumPathDepthExceeded | PkiError::PathLenConstraintViolated => 22,
         PkiError::EndEntityUsedAsCa => 24,
         PkiError::RequiredEkuNotFoundContext(_) => 26,

@@ -150,6 +150,54 @@ fn certificates_of_version_1_serve_and_are_judged() {
     }
 }
 
+/// As `openssl ca -gencrl` makes them where no `crl_extensions` are named.
+#[test]
+fn lists_without_extensions_are_held_against_certificates() {
+    let issued = |certificate: &str, key: &str| Issued {
+        certificate: certificate.to_owned(),
+        key: key.to_owned(),
+    };
+    let below = include_str!("lists/below.crt");
+    let leaf = issued(include_str!("lists/leaf.crt"), include_str!("lists/leaf.key"));
+    // Of version 1.
+    let old = issued(include_str!("lists/old.crt"), include_str!("lists/old.key"));
+    let deep = &(include_str!("lists/deep.crt").to_owned() + below);
+    let deep = issued(deep, include_str!("lists/deep.key"));
+    let [empty, revoked, over] = [
+        include_str!("lists/empty.crl"),
+        include_str!("lists/revoked.crl"),
+        include_str!("lists/over.crl"),
+    ];
+    let [below_empty, below_revoked] =
+        [include_str!("lists/below-empty.crl"), include_str!("lists/below-revoked.crl")];
+    // By another key, but of the same name.
+    let forged = include_str!("lists/forged.crl");
+    let stranger = Authority::root("stranger").crl(&[]);
+    let none = "FAILED:unable to get certificate CRL";
+    let cases: [(&Issued, &[&str], &str); 14] = [
+        (&leaf, &[empty], "SUCCESS"),
+        (&leaf, &[revoked], "FAILED:certificate revoked"),
+        (&leaf, &[over], "FAILED:CRL has expired"),
+        (&leaf, &[over, empty], "SUCCESS"),
+        (&leaf, &[below_empty], none),
+        (&leaf, &[empty, &stranger], "SUCCESS"),
+        (&leaf, &[below_empty, &stranger], none),
+        (&leaf, &[forged], "FAILED:CRL signature failure"),
+        (&old, &[empty], "SUCCESS"),
+        (&old, &[revoked], "FAILED:certificate revoked"),
+        (&old, &[&stranger], none),
+        (&deep, &[empty, below_empty], "SUCCESS"),
+        (&deep, &[empty, below_revoked], "FAILED:certificate revoked"),
+        (&deep, &[below_empty], none),
+    ];
+    judge(cases.map(|(issued, lists, want)| {
+        let certificates = certificates_from_pem(include_bytes!("lists/ca.crt")).unwrap();
+        let crls = crls_from_pem(lists.concat().as_bytes()).unwrap();
+        let trust = Trust { certificates, crls, depth: 1 };
+        Case { name: "lists", trust, chain: Some(issued.clone()), want }
+    }));
+}
+
 #[test]
 fn upstream_certificates_are_held_against_their_name_and_root() {
     let (settings, root) = settings(Key::P256);
