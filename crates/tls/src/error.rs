@@ -11,8 +11,6 @@ use rustls::{
     PeerMisbehaved,
 };
 
-use crate::hello::ClientHello;
-
 /// A handshake that failed after it began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -86,16 +84,12 @@ impl Failure {
     }
 
     /// Of a client's handshake; `tls13`: whether it would have been that version.
-    pub(crate) fn of_client(error: &Error, hello: &ClientHello<'_>, tls13: bool) -> Failure {
-        let has_suite = hello.ciphers().any(|suite| matches!(suite, 0x1301..=0x1303));
+    pub(crate) fn of_client(error: &Error, tls13: bool) -> Failure {
         match error {
-            // In TLS 1.2 the group is part of the cipher, and in TLS 1.3 the signature is not.
-            Error::PeerIncompatible(PeerIncompatible::NoKxGroupsInCommon) if !tls13 => {
-                Failure::with((193, "no shared cipher", true), error)
-            }
-            Error::General(text) if text.contains(NO_CERTIFICATE) && tls13 && has_suite => {
-                Failure::with((118, "no suitable signature algorithm", true), error)
-            }
+            // In TLS 1.2 group and signature are parts of the cipher.
+            Error::PeerIncompatible(
+                PeerIncompatible::NoKxGroupsInCommon | PeerIncompatible::NoSignatureSchemesInCommon,
+            ) if !tls13 => Failure::with((193, "no shared cipher", true), error),
             _ => Failure::of(error),
         }
     }
@@ -115,10 +109,6 @@ impl Failure {
             | Error::HandshakeNotComplete => (244, "unexpected message", true),
             Error::DecryptError => (281, "decryption failed or bad record mac", true),
             Error::PeerSentOversizedRecord => (150, "encrypted length too long", true),
-            // The certificates are of no use with the ciphers that both sides have.
-            Error::General(text) if text.contains(NO_CERTIFICATE) => {
-                (193, "no shared cipher", true)
-            }
             Error::NoApplicationProtocol => (235, "no application protocol", true),
             Error::NoCertificatesPresented => (199, "peer did not return a certificate", true),
             _ => (68, "internal error", false),
@@ -136,9 +126,6 @@ impl Failure {
         Failure { text, peers_fault: fault }
     }
 }
-
-/// How rustls words that none of the certificates will do.
-const NO_CERTIFICATE: &str = "no server certificate chain";
 
 /// A number of OpenSSL's `sslerr.h`, its text, and whether it is the peer's doing.
 type Reason = (u32, &'static str, bool);

@@ -257,7 +257,9 @@ impl ResolvesServerCert for Certificates {
                     && (!tls12 || self.has_suite(pair, &hello))
             };
             pairs.iter().find(usable)
-        })?;
+        });
+        // Where none will do rustls finds that out with any, and says so by the right alert.
+        let found = found.or(pairs.first())?;
         SIGNED.set(found.key.choose_scheme(offered).map(|signer| signer.scheme()));
         Some(found.clone())
     }
@@ -316,7 +318,7 @@ pub async fn accept<T: Transport>(
         Trouble::Closed(error) => AcceptError::Closed(error),
         Trouble::Failed(error) => {
             let tls13 = config.tls13 && hello.offers_tls13();
-            AcceptError::Failed(Failure::of_client(&error, &hello, tls13))
+            AcceptError::Failed(Failure::of_client(&error, tls13))
         }
     })?;
     session.server_name = hello.server_name().map(Box::from);

@@ -75,6 +75,12 @@ const BOTH: &[(&str, &str)] = &[
          ssl_session_cache shared:a:2m; }",
         "the size 2097152 of shared memory zone \"a\" conflicts with already declared size 1048576",
     ),
+    (
+        "server { listen 127.0.0.1:{port} ssl; ssl_certificate {certs}/ec.pem; \
+         ssl_certificate_key {certs}/ec.key; ssl_ciphers NONSENSE; }",
+        "SSL_CTX_set_cipher_list(\"NONSENSE\") failed (SSL: error:0A0000B9:SSL routines::no cipher \
+         match)",
+    ),
     ("ssl_protocols TLSv1.4;", "invalid value \"TLSv1.4\""),
     ("ssl_verify_client maybe;", "invalid value \"maybe\""),
     (

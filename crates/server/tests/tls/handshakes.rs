@@ -106,10 +106,30 @@ fn a_client_without_a_common_cipher_is_logged_as_by_nginx() {
     let http = server("ssl_ciphers ECDHE-ECDSA-AES128-GCM-SHA256;");
     let words = ["-tls1_2", "-cipher", "ECDHE-ECDSA-AES256-GCM-SHA384"];
     let [ours, theirs] = failures(&http, |server| {
-        s_client(server, &words, "");
+        let heard = s_client(server, &words, "");
+        assert!(heard.contains("SSL alert number 40"), "{heard}");
     });
     assert_eq!(ours, theirs);
     assert!(ours.contains("no shared cipher"), "{ours}");
+}
+
+#[test]
+fn a_client_that_takes_no_signature_of_ours_is_told_so_by_the_right_alert() {
+    if !have("openssl") {
+        return;
+    }
+    let words = [
+        (&["-tls1_2", "-sigalgs", "RSA+SHA256"][..], "no shared cipher"),
+        (&["-tls1_3", "-sigalgs", "RSA-PSS+SHA256"], "no suitable signature algorithm"),
+    ];
+    for (words, why) in words {
+        let [ours, theirs] = failures(&server("ssl_protocols TLSv1.2 TLSv1.3;"), |server| {
+            let heard = s_client(server, words, "");
+            assert!(heard.contains("SSL alert number 40"), "{heard}");
+        });
+        assert_eq!(ours, theirs);
+        assert!(ours.contains(why), "{ours}");
+    }
 }
 
 #[test]

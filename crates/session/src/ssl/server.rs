@@ -196,7 +196,7 @@ pub fn ciphers(arg: Option<&Arg>, loader: &mut Loader<'_>) -> Result<Ciphers, Er
     let Some(arg) = arg else { return Ok(Ciphers::default()) };
     let (ciphers, warnings) = Ciphers::parse(arg.text()?).map_err(|why| {
         let list = arg.lossy();
-        Error::emerg(arg.span, format!("SSL_CTX_set_cipher_list(\"{list}\") failed ({why})"))
+        Error::emerg(arg.span, format!("SSL_CTX_set_cipher_list(\"{list}\") failed {why}"))
     })?;
     warnings.into_iter().for_each(|warning| loader.warn(arg.span, warning));
     Ok(ciphers)
