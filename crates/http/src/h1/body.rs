@@ -77,6 +77,11 @@ impl BodyReader {
         matches!(self.left, Left::Broken(_))
     }
 
+    /// Whether it is longer than it may be.
+    pub fn too_large(&self) -> bool {
+        matches!(self.left, Left::Broken(BodyError::TooLarge { .. }))
+    }
+
     /// Whether the client went away before it had sent all of it.
     pub fn gone(&self) -> bool {
         matches!(self.left, Left::Broken(BodyError::Gone | BodyError::Broken(_)))

@@ -534,7 +534,9 @@ async fn respond<T: Transport>(
     let unread = !body.finished() || !body.ahead.is_empty() || rejected;
     let linger = match core.lingering_close {
         Lingering::Off => false,
-        Lingering::On => unread && !body.broken(),
+        // The rest of a body that is too large is on its way, and the client hears the answer only if
+        // that is read (ngx_http_request_body_chunked_filter).
+        Lingering::On => unread && (!body.broken() || body.too_large()),
         Lingering::Always => true,
     };
     if linger {

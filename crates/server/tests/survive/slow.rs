@@ -110,6 +110,19 @@ fn a_body_that_nobody_wants_is_read_for_the_lingering_time_only() {
 }
 
 #[test]
+fn the_answer_to_a_body_that_is_too_large_is_heard() {
+    let server = start(&conf("", "client_max_body_size 1k; dav_methods PUT;"));
+    let head = b"PUT /new HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n30000\r\n";
+    let mut stream = begin(server.addr(), head);
+    stream.write_all(&pattern(0x30000)).expect("send");
+    stream.write_all(b"\r\n0\r\n\r\n").expect("send");
+    let mut got = Vec::new();
+    // The system resets a connection that is closed with something unread.
+    stream.read_to_end(&mut got).expect("an end and no reset");
+    assert!(got.starts_with(b"HTTP/1.1 413 "), "{}", got.escape_ascii());
+}
+
+#[test]
 fn a_reader_that_does_not_read_ends_at_the_send_timeout() {
     let server = start(&conf("", "send_timeout 1s;"));
     let len = 8 << 20;
