@@ -174,6 +174,12 @@ pub async fn read_as(
     if !r.body.is_unread() {
         return Ok(());
     }
+    let read = read_whole(r, client, mode).await;
+    r.bytes_read += client.take_wire_bytes();
+    read
+}
+
+async fn read_whole(r: &mut Request, client: &mut dyn Client, mode: BodyInFile) -> Result<(), u16> {
     let core = &r.location().core;
     let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
     // DIFFERS(body-that-came-with-the-head): nginx has the buffer of the head for bodies as well.

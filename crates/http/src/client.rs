@@ -98,6 +98,11 @@ pub trait Client {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, BodyError>>;
 
+    /// Bytes of the body on the wire since the last call, for `$request_length`.
+    fn take_wire_bytes(&mut self) -> u64 {
+        0
+    }
+
     /// Nobody waits for more of the body until it is asked for again: its timeout does not run.
     fn pause_body(&mut self) {}
 

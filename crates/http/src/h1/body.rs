@@ -3,7 +3,7 @@
 
 use std::{
     future::poll_fn,
-    io,
+    io, mem,
     task::{Context, Poll, ready},
 };
 
@@ -35,8 +35,9 @@ pub struct BodyReader {
     handed_out: u64,
     /// How long the last chunk was.
     last_chunk: u64,
-    /// Bytes of the body read from the wire, for `$request_length`.
-    pub wire_bytes: u64,
+    /// Bytes of the body read from the wire, and how many of them `$request_length` has.
+    wire_bytes: u64,
+    counted_bytes: u64,
     expects_continue: bool,
     /// Whether it will not get what it expects.
     forgoes_continue: bool,
@@ -60,6 +61,7 @@ impl BodyReader {
             handed_out: 0,
             last_chunk: 0,
             wire_bytes: 0,
+            counted_bytes: 0,
             expects_continue,
             forgoes_continue: false,
             hints: Vec::new(),
@@ -289,6 +291,11 @@ impl<T: Transport> Client for H1Client<'_, T> {
                 }
             }
         }
+    }
+
+    fn take_wire_bytes(&mut self) -> u64 {
+        let total = self.body.wire_bytes;
+        total - mem::replace(&mut self.body.counted_bytes, total)
     }
 
     fn pause_body(&mut self) {

@@ -348,7 +348,7 @@ async fn converse<T: Transport>(
     if verdict.is_ok() {
         engine::answer(r, &mut client).await;
         // As in nginx, a body that is only thrown away does not count as `$request_length`.
-        r.bytes_read += client.body.wire_bytes;
+        r.bytes_read += client.take_wire_bytes();
         // What has come of a body that nobody read must be one, or the next request is anything.
         if !client.body.broken() && client.body.discard_ahead().is_err() {
             verdict = chunks_are_broken(r);

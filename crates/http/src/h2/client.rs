@@ -39,6 +39,8 @@ pub struct Inbox {
     /// What has come and was not taken. In one piece, however small the frames: it weighs what it is.
     data: RefCell<Vec<u8>>,
     coming: Cell<Coming>,
+    /// Bytes of the body on the wire that are not counted to the request yet.
+    wire_bytes: Cell<u64>,
     /// What was taken since the connection looked: its windows grow by that much.
     taken: Cell<usize>,
     /// Whether `100 Continue` is due.
@@ -67,6 +69,16 @@ impl Inbox {
         data.extend_from_slice(bytes);
         drop(data);
         self.wake();
+    }
+
+    /// So many bytes of the body have been read from the wire.
+    pub fn count(&self, bytes: usize) {
+        self.wire_bytes.set(self.wire_bytes.get() + bytes as u64);
+    }
+
+    /// Bytes of the body on the wire since the last call.
+    pub fn take_wire_bytes(&self) -> u64 {
+        self.wire_bytes.take()
     }
 
     /// Nothing more will come. A request that has come whole may still be given up.
@@ -241,6 +253,10 @@ impl Client for StreamClient {
         inbox.register(cx);
         ready!(timer.poll_expired(cx));
         self.fail(BodyError::TimedOut)
+    }
+
+    fn take_wire_bytes(&mut self) -> u64 {
+        self.inbox.take_wire_bytes()
     }
 
     fn pause_body(&mut self) {

@@ -281,7 +281,7 @@ impl<F: Future<Output = Request>> Conn<F> {
             return Err(Violation::stream(code, reason));
         }
         stream.recv_window -= len;
-        stream.read_bytes += data.len() as u64;
+        stream.inbox.count(data.len());
         if matches!(stream.work, Work::Draining) {
             if end {
                 self.streams.swap_remove(at);
@@ -626,7 +626,6 @@ impl<F: Future<Output = Request>> Conn<F> {
             send_window: self.peer.initial_window.into(),
             recv_window: window.into(),
             announced,
-            read_bytes: 0,
             head_bytes,
             sent: Sent::default(),
             outbox: None,

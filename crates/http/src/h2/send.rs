@@ -49,7 +49,7 @@ impl<F: Future<Output = Request>> Conn<F> {
     pub(super) fn answered(&mut self, at: usize, mut r: Request, cx: &mut Context<'_>) {
         self.after_waiting(at);
         let stream = &mut self.streams[at];
-        r.bytes_read += mem::take(&mut stream.read_bytes);
+        r.bytes_read += stream.inbox.take_wire_bytes();
         stream.sent.count(&mut r);
         if stream.is_after {
             self.streams.swap_remove(at);

@@ -126,8 +126,6 @@ pub struct Stream<F> {
     pub recv_window: i64,
     /// What is left of the announced length of the request body.
     pub announced: Option<u64>,
-    /// Bytes of the request body on the wire.
-    pub read_bytes: u64,
     /// Bytes of the request's head.
     pub head_bytes: usize,
     /// What is not counted to the request yet: interim responses, a tunnel's.

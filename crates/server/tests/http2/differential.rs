@@ -412,7 +412,8 @@ fn conf(origin: &Origin, dead: u16) -> String {
                 location /slow/ {{ alias {{root}}/; limit_rate 100k; limit_rate_after 1; }}
                 location /private {{ auth_basic x; auth_basic_user_file {{root}}/none; }}
                 location /up/ {{ proxy_pass http://{addr}/; proxy_http_version 1.1; \
-                    proxy_set_header Connection \"\"; }}
+                    proxy_set_header Connection \"\"; \
+                    proxy_set_header X-Length $request_length; }}
                 location /stream/ {{ proxy_pass http://{addr}/; proxy_http_version 1.1; \
                     proxy_set_header Connection \"\"; proxy_request_buffering off; }}
                 location /small {{ client_max_body_size 1k; proxy_pass http://{addr}; }}
