@@ -29,8 +29,10 @@ pub enum Coming {
     Nothing,
     /// Nothing: the client reset the stream or left.
     Gone,
-    /// Nothing that makes sense.
+    /// Nothing that makes sense, and nobody is left to be told.
     Malformed,
+    /// Nothing: it is not as long as was announced. Whoever reads it refuses it.
+    Mismatched,
 }
 
 /// Where the connection and the handlers of a stream meet.
@@ -242,7 +244,7 @@ impl Client for StreamClient {
                 return Poll::Ready(Ok(None));
             }
             Coming::Gone => return self.fail(BodyError::Gone),
-            Coming::Malformed => return self.fail(BodyError::Malformed),
+            Coming::Malformed | Coming::Mismatched => return self.fail(BodyError::Malformed),
             Coming::More => {}
         }
         let timer = self.timer.get_or_insert_with(|| {

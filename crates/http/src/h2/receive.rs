@@ -264,23 +264,25 @@ impl<F: Future<Output = Request>> Conn<F> {
         } else if stream.recv_window < len {
             Some((ErrorCode::FlowControlError, "client violated flow control"))
         } else {
-            let left = stream.announced.map(|left| left.checked_sub(data.len() as u64));
-            match left {
-                Some(None) => Some((ErrorCode::ProtocolError, "client sent too much DATA")),
-                Some(Some(left)) if end && left > 0 => {
-                    Some((ErrorCode::ProtocolError, "client sent less DATA than it announced"))
-                }
-                _ => {
-                    stream.announced = left.flatten();
-                    None
-                }
-            }
+            None
         };
         if let Some((code, reason)) = refusal {
             self.credit_connection(head.len);
             return Err(Violation::stream(code, reason));
         }
         stream.recv_window -= len;
+        if stream.malformed {
+            stream.client_done = end;
+            self.credit_connection(head.len);
+            return Ok(());
+        }
+        match stream.announced.map(|left| left.checked_sub(data.len() as u64)) {
+            Some(None) => return self.mismatched(at, head, end, "client sent too much DATA"),
+            Some(Some(left)) if end && left > 0 => {
+                return self.mismatched(at, head, end, "client sent less DATA than it announced");
+            }
+            left => stream.announced = left.flatten(),
+        }
         stream.inbox.count(data.len());
         if matches!(stream.work, Work::Draining) {
             if end {
@@ -306,6 +308,27 @@ impl<F: Future<Output = Request>> Conn<F> {
             self.credit_connection(padding);
         }
         Ok(())
+    }
+
+    /// A body is not as long as was announced (RFC 9113 §8.1.1). Who reads it answers with 400, as in
+    /// nginx (`ngx_http_v2_process_request_body`), and the error follows the answer.
+    fn mismatched(
+        &mut self,
+        at: usize,
+        head: &wire::Head,
+        end: bool,
+        reason: &'static str,
+    ) -> Result<(), Violation> {
+        self.credit_connection(head.len);
+        let stream = &mut self.streams[at];
+        if !matches!(stream.work, Work::Running(_)) {
+            return Err(Violation::stream(ErrorCode::ProtocolError, reason));
+        }
+        stream.malformed = true;
+        stream.client_done = end;
+        stream.inbox.end(Coming::Mismatched);
+        self.log(reason);
+        self.spend(cost::RESET)
     }
 
     /// So many bytes have left the memory of the connection: the client may send as many again.

@@ -419,3 +419,71 @@ fn a_server_that_breaks_off_resets_the_stream_and_is_told_of() {
     assert!(wait_for(told, LIMIT), "{}", server.error_log());
     assert_eq!(peer.ask(3, "/text").status(), "200");
 }
+
+/// A server that answers each request with nothing, and passes on what comes to `/` and `/stream`.
+fn silent() -> (Origin, Server) {
+    let origin = Origin::start(|conn| {
+        while conn.request()?.is_some() {
+            conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+        }
+        Ok(())
+    });
+    let addr = origin.addr();
+    let server = start(&format!(
+        "location /pass {{
+            proxy_pass http://{addr};
+            location /pass/stream {{ proxy_pass http://{addr}; proxy_request_buffering off; }}
+        }}"
+    ));
+    (origin, server)
+}
+
+fn post<'a>(path: &'a str, length: &'a str) -> [(&'a str, &'a str); 5] {
+    [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "a"),
+        ("content-length", length),
+    ]
+}
+
+#[test]
+fn a_body_of_another_length_is_refused_by_whoever_reads_it() {
+    let (_origin, server) = silent();
+    let mut peer = Peer::connect(server.addr(), &[]);
+    let cases: [(&str, &str, &[&[u8]]); 4] = [
+        ("/pass", "5", &[b"TEST"]),
+        ("/pass", "3", &[b"TEST"]),
+        // What else comes of it means nothing.
+        ("/pass", "3", &[b"TEST", b"TEST"]),
+        ("/pass/stream", "5", &[b"TEST"]),
+    ];
+    for (n, (path, length, data)) in cases.into_iter().enumerate() {
+        let stream = n as u32 * 2 + 1;
+        let mut bytes = peer.request(stream, &post(path, length), false);
+        for (n, piece) in data.iter().enumerate() {
+            let end = if n + 1 == data.len() { flag::END_STREAM } else { 0 };
+            bytes.extend(Peer::frame(kind::DATA, end, stream, piece));
+        }
+        peer.send(&bytes);
+        assert_eq!(peer.answer(stream).status(), "400", "{path} {length}");
+        let (head, payload) = peer.next_of(kind::RST_STREAM).expect("a reset");
+        assert_eq!((head.stream, code(&payload)), (stream, with(ErrorCode::ProtocolError)));
+    }
+    assert_eq!(peer.ask(9, "/text").status(), "200");
+}
+
+#[test]
+fn an_empty_body_is_announced_as_it_was() {
+    let (origin, server) = silent();
+    let mut peer = Peer::connect(server.addr(), &[]);
+    for (stream, path) in [(1, "/pass"), (3, "/pass/stream")] {
+        let request = peer.request(stream, &post(path, "0"), true);
+        peer.send(&request);
+        assert_eq!(peer.answer(stream).status(), "200");
+    }
+    for request in &origin.requests()[..2] {
+        assert_eq!(request.values("Content-Length"), ["0"], "{}", request.line());
+    }
+}

@@ -329,8 +329,8 @@ impl<'a> RequestBuilder<'a> {
                 let text = "client announced a body and sent none";
                 return Err(Refusal::Malformed(text));
             }
-            (_, true) => BodyLength::None,
-            (Some(length), false) => BodyLength::Length(length),
+            (Some(length), _) => BodyLength::Length(length),
+            (None, true) => BodyLength::None,
             (None, false) => BodyLength::Chunked,
         };
         if head.method == Method::Trace {
@@ -616,7 +616,7 @@ mod tests {
         for (length, end, body) in [
             (None, false, BodyLength::Chunked),
             (Some("7"), false, BodyLength::Length(7)),
-            (Some("0"), true, BodyLength::None),
+            (Some("0"), true, BodyLength::Length(0)),
         ] {
             let length = length.map(|length| ("content-length", length));
             let fields: Vec<_> = GET.into_iter().chain(length).collect();
