@@ -558,6 +558,8 @@ impl<F: Future<Output = Request>> Conn<F> {
 
     /// Tells the client that the connection will close (RFC 9113 §6.8): it opens no further streams once
     /// it knows, which its answer to the PING says.
+    ///
+    /// DIFFERS(h2-goaway-twice): nginx sends the last GOAWAY at once (ngx_http_v2_state_headers).
     pub(super) fn announce(&mut self) {
         if self.closing != Closing::No {
             return;
