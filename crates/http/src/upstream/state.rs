@@ -296,6 +296,8 @@ pub fn register(registry: &mut Registry<Request>) {
         let queued_ms = r.upstream.inner.borrow().queued_ms;
         queued_ms.is_some_and(|ms| put_seconds(out, ms))
     });
+    // As in nginx where a location has no cache.
+    registry.builtin("upstream_cache_status", |_, _| false);
     registry.builtin("upstream_last_addr", |r, out| {
         let inner = r.upstream.inner.borrow();
         let last = inner.attempts.last().map(Attempt::name).filter(|name| !name.is_empty());
