@@ -18,12 +18,12 @@ fn h2spec() -> Option<PathBuf> {
     dirs.into_iter().map(|dir| dir.join("h2spec")).find(|file| file.is_file())
 }
 
-/// Runs it against a port; what failed.
-fn run(server: &Server, more: &[&str]) {
+/// Runs it against a port; whether it is there at all.
+fn run(server: &Server, more: &[&str]) -> bool {
     let Some(h2spec) = h2spec() else {
         // No package of Debian's has it, so no machine must.
         eprintln!("skipped: h2spec is not installed");
-        return;
+        return false;
     };
     let port = server.addr().port().to_string();
     let mut command = Command::new(h2spec);
@@ -32,6 +32,7 @@ fn run(server: &Server, more: &[&str]) {
     let text = String::from_utf8_lossy(&run.stdout);
     let failures = text.split("Failures:").nth(1).unwrap_or_default();
     assert!(run.status.success(), "{failures}");
+    true
 }
 
 #[test]
@@ -47,7 +48,8 @@ fn h2spec_passes_whole_over_tls() {
     let tls = format!("ssl_certificate {certs}/ec.pem; ssl_certificate_key {certs}/ec.key;");
     let conf = conf(&tls).replace("listen 127.0.0.1:{port};", "listen 127.0.0.1:{port} ssl;");
     let server = Server::start(Kind::Forebay, &conf);
-    run(&server, &["-t", "-k"]);
-    let log = server.access_log();
-    assert!(log.contains(" HTTP/2.0 h2 "), "{log}");
+    if run(&server, &["-t", "-k"]) {
+        let log = server.access_log();
+        assert!(log.contains(" HTTP/2.0 h2 "), "{log}");
+    }
 }
