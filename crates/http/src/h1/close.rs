@@ -3,7 +3,7 @@
 
 use std::{future::poll_fn, task::Poll};
 
-use forebay_rt::{clock, pool, timer::Timer, transport::Transport};
+use forebay_rt::{clock, pool, task, timer::Timer, transport::Transport};
 
 /// How long a client may leave no room for the last words of TLS (`ngx_ssl_shutdown`).
 const LAST_WORDS_MS: u64 = 3000;
@@ -18,16 +18,31 @@ pub async fn shut_down<T: Transport>(io: &mut T, timer: &Timer) -> bool {
     .await
 }
 
-/// Sends FIN, then reads and throws away until the client closes, is silent for `timeout_ms`, or
-/// `time_ms` are over.
-pub async fn linger<T: Transport>(io: &mut T, timer: &Timer, time_ms: u64, timeout_ms: u64) {
+/// For how long, and for how much, a client is read on.
+#[derive(Clone, Copy)]
+pub struct Patience {
+    /// `lingering_time`, milliseconds: in all.
+    pub time_ms: u64,
+    /// `lingering_timeout`, milliseconds: of silence.
+    pub timeout_ms: u64,
+    /// Bytes; a client that sends more does not read what it is told.
+    pub bytes: u64,
+}
+
+/// How much is read before other connections have their turn.
+const TURN_BYTES: usize = 256 << 10;
+
+/// Sends FIN, then reads and throws away until the client closes, or patience ends.
+pub async fn linger<T: Transport>(io: &mut T, timer: &Timer, patience: Patience) {
+    let Patience { time_ms, timeout_ms, bytes: mut bytes_left } = patience;
     let end = clock::now_ms().saturating_add(time_ms);
     if !shut_down(io, timer).await {
         return;
     }
+    let mut in_turn = 0;
     loop {
         let left = end.saturating_sub(clock::now_ms());
-        if left == 0 {
+        if left == 0 || bytes_left == 0 {
             return;
         }
         timer.arm(timeout_ms.min(left));
@@ -43,6 +58,12 @@ pub async fn linger<T: Transport>(io: &mut T, timer: &Timer, time_ms: u64, timeo
         if read == 0 {
             return;
         }
+        bytes_left = bytes_left.saturating_sub(read as u64);
+        in_turn += read;
+        if in_turn >= TURN_BYTES {
+            in_turn = 0;
+            task::yield_now().await;
+        }
     }
 }
 
@@ -57,11 +78,29 @@ mod tests {
     };
 
     #[test]
+    fn who_sends_on_is_not_listened_to_for_ever_nor_at_one_go() {
+        clock::pause();
+        let (mut io, timer) = (Line::default(), Timer::new());
+        let line = Line(io.0.clone());
+        line.say(&vec![b'x'; 4 * TURN_BYTES]);
+        let patience =
+            Patience { time_ms: 30_000, timeout_ms: 5_000, bytes: 2 * TURN_BYTES as u64 };
+        let mut lingering = pin!(linger(&mut io, &timer, patience));
+        let mut poll = || lingering.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll().is_pending(), "others have their turn");
+        assert!(poll().is_pending());
+        assert!(poll().is_ready());
+        let left = line.0.said.borrow().len();
+        assert!(left > TURN_BYTES && left <= 2 * TURN_BYTES, "{left} bytes were left");
+    }
+
+    #[test]
     fn a_client_without_room_for_the_end_is_not_waited_for() {
         clock::pause();
         let (mut io, timer) = (Line::default(), Timer::new());
         io.0.is_full.set(true);
-        let mut lingering = pin!(linger(&mut io, &timer, 30_000, 5_000));
+        let patience = Patience { time_ms: 30_000, timeout_ms: 5_000, bytes: u64::MAX };
+        let mut lingering = pin!(linger(&mut io, &timer, patience));
         let mut poll = || lingering.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll().is_pending());
         clock::advance(LAST_WORDS_MS);

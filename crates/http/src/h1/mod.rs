@@ -15,6 +15,6 @@ mod refused;
 mod send;
 mod serve;
 
-pub(crate) use close::{linger, shut_down};
+pub(crate) use close::{Patience, linger, shut_down};
 pub(crate) use head::{write_date, write_modified};
 pub use serve::serve;

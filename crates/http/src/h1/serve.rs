@@ -24,7 +24,8 @@ use forebay_wire::{
 use super::{
     ahead::Ahead,
     body::{BodyReader, H1Client},
-    close, complain,
+    close::{self, Patience},
+    complain,
     head::{self, Framing},
     refused,
     send::{self, SendError},
@@ -116,8 +117,9 @@ const KEPT: usize = 64;
 const MAX_WARM: usize = 64;
 
 /// How many requests that follow each other without a pause are answered before other connections have
-/// their turn; in nginx it is one (`ngx_http_set_keepalive_handler`).
-const MAX_IN_TURN: u32 = 32;
+/// their turn: few, so that thousands who send without a pause leave the others a chance; in nginx it is
+/// one (`ngx_http_set_keepalive_handler`).
+const MAX_IN_TURN: u32 = 4;
 
 /// Serves requests until the connection ends (`None`) or has been idle for a while: how long it may
 /// stay so.
@@ -540,7 +542,8 @@ async fn respond<T: Transport>(
         Lingering::Always => true,
     };
     if linger {
-        close::linger(io, timer, core.lingering_time_ms, core.lingering_timeout_ms).await;
+        let (time_ms, timeout_ms) = (core.lingering_time_ms, core.lingering_timeout_ms);
+        close::linger(io, timer, Patience { time_ms, timeout_ms, bytes: u64::MAX }).await;
     }
     Next::Close
 }

@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     core,
+    h1::Patience,
     plan::Location,
     request::{Connection, Request},
     worker::{Counters, Listening, Writing},
@@ -53,6 +54,8 @@ const MAX_ROUNDS: u32 = 16;
 const WARM_MS: u64 = 1000;
 /// How long a client has to answer the first GOAWAY before the second one goes out.
 const ANNOUNCED_MS: u64 = 1000;
+/// How much a client may send behind the last GOAWAY, to which it does not listen.
+const LINGERING_BYTES: u64 = 1 << 20;
 /// The PING that goes out with the first GOAWAY.
 pub const ANNOUNCING_PING: [u8; 8] = *b"forebay!";
 
@@ -630,12 +633,15 @@ impl<F: Future<Output = Request>> Conn<F> {
         }
     }
 
-    /// `lingering_time` and `lingering_timeout`, milliseconds.
-    pub fn lingering(&self) -> (u64, u64) {
-        self.core(|core| match core.lingering_close {
+    /// How the client is read on after the last frame.
+    ///
+    /// DIFFERS(h2-linger): nginx reads on for `lingering_time`, however much comes.
+    pub fn patience(&self) -> Patience {
+        let (time_ms, timeout_ms) = self.core(|core| match core.lingering_close {
             core::Lingering::Off => (0, 0),
             _ => (core.lingering_time_ms, core.lingering_timeout_ms),
-        })
+        });
+        Patience { time_ms, timeout_ms, bytes: LINGERING_BYTES }
     }
 
     /// Lets go of what an idle connection does not need.

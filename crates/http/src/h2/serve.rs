@@ -34,8 +34,7 @@ pub fn serve<T: Transport, G: 'static>(
             // Nothing is expected of the client; a linger would only keep an idle connection longer.
             End::Idle => _ = h1::shut_down(&mut io, &timer).await,
             End::Linger => {
-                let (time_ms, timeout_ms) = conn.lingering();
-                h1::linger(&mut io, &timer, time_ms, timeout_ms).await;
+                h1::linger(&mut io, &timer, conn.patience()).await;
             }
             End::TimedOut { resets } => {
                 if resets {

@@ -72,6 +72,18 @@ fn frames_that_only_cost_work_are_counted() {
 }
 
 #[test]
+fn a_flood_is_not_read_behind_its_goaway() {
+    let server = start("lingering_time 60s;");
+    let mut peer = Peer::connect(server.addr(), &[]);
+    let pings = Peer::frame(kind::PING, 0, 0, b"12345678").repeat(4096);
+    let most = (64 << 20) / pings.len();
+    let sent = (0..most).take_while(|_| peer.try_send(&pings)).count();
+    assert!(sent < most, "64 MB were taken");
+    let end = peer.goodbye().map(|(_, code)| code);
+    assert_eq!(end, Some(with(ErrorCode::EnhanceYourCalm)));
+}
+
+#[test]
 fn continuations_without_end_are_stopped() {
     // CVE-2024-27316 and its kin: by bytes, and by number where they are empty.
     let server = start("");
