@@ -2,7 +2,7 @@
 //!
 //! Hot path: looking up takes no memory from the heap.
 
-use hashbrown::HashMap;
+use std::collections::HashMap;
 
 const NONE: u32 = u32::MAX;
 
