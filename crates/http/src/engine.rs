@@ -212,7 +212,8 @@ async fn rewrite(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Resul
         match run(&**handler, r, client).await {
             Flow::Decline | Flow::Allow => {}
             Flow::Redirect => {
-                if !spend_cycle(r, "processing", None) {
+                if !spend_cycle(r) {
+                    tell_cycle(r, "processing", &r.uri);
                     return Err(End::Deny(500));
                 }
                 return Ok(true);
@@ -334,10 +335,16 @@ fn settle(flow: Flow<'_>, r: &mut Request) -> End {
     match flow {
         Flow::Done => End::Done,
         Flow::Deny(status) => End::Deny(status),
-        Flow::Redirect if spend_cycle(r, REDIRECTING, None) => End::Again(Entry::Server),
+        Flow::Redirect => {
+            if !spend_cycle(r) {
+                tell_cycle(r, REDIRECTING, &r.uri);
+                return End::Deny(500);
+            }
+            End::Again(Entry::Server)
+        }
         Flow::Named(id) => {
-            let name = r.plan.location(id).name.clone();
-            if !spend_cycle(r, REDIRECTING_TO_NAMED, Some(&name)) {
+            if !spend_cycle(r) {
+                tell_cycle(r, REDIRECTING_TO_NAMED, &r.plan.location(id).name);
                 return End::Deny(500);
             }
             r.internal = true;
@@ -351,19 +358,20 @@ fn settle(flow: Flow<'_>, r: &mut Request) -> End {
 const REDIRECTING: &str = "internally redirecting to";
 const REDIRECTING_TO_NAMED: &str = "redirect to named location";
 
-/// nginx allows ten changes of the URI in one request. `target`: where it was to go, unless that is
-/// its URI already.
-fn spend_cycle(r: &mut Request, doing: &str, target: Option<&[u8]>) -> bool {
+/// nginx allows ten changes of the URI in one request: whether there was one left.
+fn spend_cycle(r: &mut Request) -> bool {
     r.cycles_left = r.cycles_left.saturating_sub(1);
-    if r.cycles_left > 0 {
-        return true;
-    }
-    let target = log::Shown(target.unwrap_or(&r.uri));
+    r.cycles_left > 0
+}
+
+/// Tells that there was none, and where it was to go.
+#[cold]
+fn tell_cycle(r: &Request, doing: &str, target: &[u8]) {
+    let target = log::Shown(target);
     r.log_error(
         Severity::Error,
         format_args!("rewrite or internal redirection cycle while {doing} \"{target}\""),
     );
-    false
 }
 
 /// Goes to a location, or to what its `limit_except` has for this method
@@ -513,7 +521,8 @@ fn show(plan: &Plan, r: &mut Request, page: &ErrorPage, status: Status) -> Shown
                 Some(at) if page.uri.as_text().is_none() => (&target[..at], &target[at + 1..]),
                 _ => (&target[..], &page.args[..]),
             };
-            if !spend_cycle(r, REDIRECTING, Some(path)) {
+            if !spend_cycle(r) {
+                tell_cycle(r, REDIRECTING, path);
                 return Shown::Nowhere;
             }
             r.set_target(path, args);
@@ -521,7 +530,8 @@ fn show(plan: &Plan, r: &mut Request, page: &ErrorPage, status: Status) -> Shown
             Shown::Elsewhere(Entry::Server)
         }
         Some(b'@') => {
-            if !spend_cycle(r, REDIRECTING_TO_NAMED, Some(&target)) {
+            if !spend_cycle(r) {
+                tell_cycle(r, REDIRECTING_TO_NAMED, &target);
                 return Shown::Nowhere;
             }
             let Some(&id) = plan.server(r.server).named.get(&target[..]) else {
