@@ -333,6 +333,7 @@ impl Group {
         let live = self.live();
         // Held to the end: each change is made of the one before.
         let mut located = live.located.lock().unwrap_or_else(PoisonError::into_inner);
+        let addrs = in_place(&located[server], addrs);
         if located[server] == addrs {
             return;
         }
@@ -388,17 +389,19 @@ impl Group {
                 weights.weight = found.weight.unwrap_or(weights.weight);
                 let is_backup = server.backup || found.backup;
                 let same = |peer: &&Arc<Peer>| {
-                    peer.addr == found.addr
-                        && *peer.server == *server.target.text
-                        && (!kept || peer.weights == weights && peer.is_backup == is_backup)
+                    peer.addr == found.addr && *peer.server == *server.target.text
                 };
+                let unchanged =
+                    |peer: &Peer| kept && peer.weights == weights && peer.is_backup == is_backup;
                 // A server that is named twice has two peers, which must not share their numbers.
                 let before = old.iter().position(same).map(|at| old.remove(at));
                 let peer = match before {
-                    Some(peer) if kept => peer.clone(),
+                    Some(peer) if unchanged(peer) => peer.clone(),
                     before => {
                         let state = before.map_or_else(Arc::<State>::default, |p| p.state.clone());
-                        state.checks.prepare(&self.settings.checks);
+                        if before.is_none() || !kept {
+                            state.checks.prepare(&self.settings.checks);
+                        }
                         let addr = found.addr.clone();
                         Arc::new(Peer::new(addr, server, weights, is_backup, state, shared.clone()))
                     }
@@ -431,6 +434,20 @@ impl Group {
             sticky.learn(scope, peer, stage, now_ms);
         }
     }
+}
+
+/// New addresses in the places that they had, and behind them those that were not known: DNS servers
+/// give them in another order each time, and a client that belongs to the second shall find it there
+/// (`ngx_http_upstream_zone_resolve_handler`).
+fn in_place(before: &[Located], mut now: Vec<Located>) -> Vec<Located> {
+    let mut placed = Vec::with_capacity(now.len());
+    for known in before {
+        if let Some(at) = now.iter().position(|found| found.addr == known.addr) {
+            placed.push(now.remove(at));
+        }
+    }
+    placed.append(&mut now);
+    placed
 }
 
 #[cfg(test)]

@@ -141,6 +141,54 @@ mod tests {
     }
 
     #[test]
+    fn addresses_stay_in_their_places_whatever_order_they_come_in() {
+        let group = group(vec![server("a:81", None), server("b:81", None)]);
+        group.relocate(0, hosts(&[1, 2, 3]));
+        group.relocate(1, hosts(&[9]));
+        group.relocate(0, hosts(&[3, 1, 2]));
+        let all = "10.0.0.1:81*1 10.0.0.2:81*1 10.0.0.3:81*1 10.0.0.9:81*1";
+        assert_eq!(shown(&group), all);
+        group.relocate(0, hosts(&[4, 3, 1]));
+        assert_eq!(
+            shown(&group),
+            all.replace("10.0.0.2:81*1 ", "").replace("10.0.0.9", "10.0.0.4:81*1 10.0.0.9")
+        );
+    }
+
+    #[test]
+    fn a_server_s_state_survives_another_weight_or_priority() {
+        let srv = server("a", Some("http"));
+        let group = group(vec![srv.clone()]);
+        let ends = |priority, weight| {
+            located(&srv, &[endpoint(1, 81, 10, 1), endpoint(2, 82, priority, weight)])
+        };
+        group.relocate(0, ends(10, 1));
+        let mut selection = crate::upstream::Selection::new(
+            &group.live().peers.load(),
+            crate::upstream::select::Key::None,
+        );
+        let state = || {
+            let peers = group.peers();
+            (
+                peers[1].name.to_string(),
+                peers[1].fails(),
+                peers[1].is_backup,
+                peers[1].connections(),
+            )
+        };
+        let Pick::Peer(first) = group.pick(&mut selection, 1000) else { panic!() };
+        let Pick::Peer(second) = group.pick(&mut selection, 1000) else { panic!() };
+        assert_eq!(&*second.peer().name, "10.0.0.2:82");
+        second.finish_at(&mut selection, Ended::Failed, Timings::default(), 1000);
+        for (priority, weight) in [(10, 5), (20, 5)] {
+            group.relocate(0, ends(priority, weight));
+            assert_eq!(state(), ("10.0.0.2:82".to_owned(), 1, priority == 20, 0));
+        }
+        assert_eq!(group.peers()[0].connections(), 1);
+        drop(first);
+    }
+
+    #[test]
     fn a_service_has_ports_weights_and_backups() {
         let srv = server("a", Some("http"));
         let endpoints = [endpoint(1, 81, 10, 5), endpoint(2, 82, 10, 0), endpoint(3, 83, 20, 1)];
