@@ -17,7 +17,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UdpSocket},
     task::JoinSet,
-    time::{Instant, sleep_until, timeout, timeout_at},
+    time::{Instant, sleep_until, timeout_at},
 };
 
 use super::{
@@ -35,6 +35,8 @@ const MAX_FOREIGN: usize = 16;
 const MAX_SRV_HOSTS: usize = 64;
 /// How many servers are asked, one after the other, for a host of a service.
 const HOST_TURNS: u64 = 2;
+/// One part in so many of the time that somebody waits is left for telling what was found.
+const TELLING_SHARE: u64 = 8;
 
 /// What one kind of question came to, aliases followed.
 enum Found {
@@ -42,8 +44,10 @@ enum Found {
     Servers(Vec<Srv>, u32),
 }
 
-/// Looks a target up.
-pub(super) async fn look_up(resolver: &Arc<Resolver>, target: &Target) -> Outcome {
+/// Looks a target up, for somebody who waits so long.
+pub(super) async fn look_up(resolver: &Arc<Resolver>, target: &Target, timeout_ms: u64) -> Outcome {
+    // What is found by then can still be told.
+    let end = Instant::now() + Duration::from_millis(timeout_ms - timeout_ms / TELLING_SHARE);
     let (endpoints, ttl_s) = match target {
         Target::Host(name) => {
             resolver.count(Counter::Name);
@@ -53,7 +57,7 @@ pub(super) async fn look_up(resolver: &Arc<Resolver>, target: &Target) -> Outcom
         }
         Target::Service(name) => {
             resolver.count(Counter::Srv);
-            service(resolver, name).await?
+            service(resolver, name, end).await?
         }
     };
     let valid_ms = resolver.settings.valid_ms.unwrap_or(u64::from(ttl_s) * 1_000);
@@ -91,6 +95,7 @@ async fn host(resolver: &Resolver, name: &str) -> Result<(Vec<IpAddr>, u32), Res
 async fn service(
     resolver: &Arc<Resolver>,
     name: &str,
+    end: Instant,
 ) -> Result<(Arc<[Endpoint]>, u32), ResolveError> {
     let Found::Servers(mut servers, mut ttl_s) = chase(resolver, name, Kind::Srv).await? else {
         return Err(ResolveError::NotFound);
@@ -98,12 +103,13 @@ async fn service(
     servers.sort_by_key(|server| server.priority);
     servers.truncate(MAX_SRV_HOSTS);
     // One that never answers must not keep the others from being found.
-    let limit = Duration::from_millis(HOST_TURNS * resolver.settings.resend_ms);
+    let turns = Duration::from_millis(HOST_TURNS * resolver.settings.resend_ms);
+    let end = end.min(Instant::now() + turns);
     let mut lookups = JoinSet::new();
     for (place, server) in servers.into_iter().enumerate() {
         let resolver = resolver.clone();
         lookups.spawn_local(async move {
-            let found = timeout(limit, host(&resolver, &server.host)).await;
+            let found = timeout_at(end, host(&resolver, &server.host)).await;
             (place, server, found.unwrap_or(Err(ResolveError::TimedOut)))
         });
     }

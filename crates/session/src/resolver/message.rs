@@ -3,7 +3,7 @@
 //! Invariant: pure: no socket, no clock. A response counts only with the number and the question of
 //! the query (RFC 5452 §9.1), and of its records only those that follow from the name asked for.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, ops::Range, sync::Arc};
 
 use hickory_proto::{
     op::{Message, MessageType, OpCode, Query},
@@ -95,7 +95,9 @@ impl Question {
         if bytes.get(..2) != Some(&self.id.to_be_bytes()[..]) {
             return Reply::Foreign;
         }
-        let Ok(message) = Message::from_vec(bytes) else { return self.judge_broken(bytes) };
+        let Ok(message) = Message::from_vec(&without_the_rest(bytes)) else {
+            return self.judge_broken(bytes);
+        };
         let meta = &message.metadata;
         if meta.message_type != MessageType::Response
             || meta.op_code != OpCode::Query
@@ -140,7 +142,7 @@ impl Question {
                 _ => None,
             });
             let Some((target, ttl)) = alias else { break };
-            (name, steps, ttl_s) = (target, steps + 1, ttl_s.min(ttl));
+            (name, steps, ttl_s) = (target, steps + 1, ttl_s.min(seconds(ttl)));
             if steps > MAX_CNAMES {
                 return Reply::Failed(ResolveError::NotFound);
             }
@@ -158,7 +160,7 @@ impl Question {
                 }),
                 _ => continue,
             }
-            ttl_s = ttl_s.min(record.ttl);
+            ttl_s = ttl_s.min(seconds(record.ttl));
         }
         if !servers.is_empty() {
             return Reply::Servers { servers, ttl_s };
@@ -171,6 +173,21 @@ impl Question {
             _ => Reply::Alias { name: host(name).into(), steps, ttl_s },
         }
     }
+}
+
+/// A message that ends with its answers: as nginx, what is said beside them is not looked at, and may be
+/// as broken as it likes.
+fn without_the_rest(bytes: &[u8]) -> Vec<u8> {
+    /// Where the header has the numbers of authorities and additional records.
+    const COUNTS: Range<usize> = 8..12;
+    let mut bytes = bytes.to_vec();
+    bytes.get_mut(COUNTS).into_iter().for_each(|counts| counts.fill(0));
+    bytes
+}
+
+/// RFC 2181 §8: what looks negative is 0.
+fn seconds(ttl: u32) -> u32 {
+    if ttl > i32::MAX as u32 { 0 } else { ttl }
 }
 
 /// The name without the dot of the root.
@@ -230,6 +247,31 @@ mod tests {
         let own = bytes.len() as u8;
         bytes.extend([0xc0, own, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 10, 0, 0, 1]);
         assert_eq!(question.judge(&bytes), Reply::Foreign);
+    }
+
+    #[test]
+    fn what_is_said_beside_the_answers_does_not_matter() {
+        let question = Question::new("a.test", Kind::V4).unwrap();
+        let mut bytes = answer(&question);
+        // Two OPT records, of which one is cut off, and authorities that are not there.
+        bytes[9] = 7;
+        bytes[11] = 2;
+        bytes.extend([0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 41, 16, 0]);
+        assert!(matches!(question.judge(&bytes), Reply::Addresses { .. }));
+    }
+
+    #[test]
+    fn a_time_that_looks_negative_is_none() {
+        let question = Question::new("a.test", Kind::V4).unwrap();
+        for (first, want) in [(0x7f, 0x7f00_003c), (0x80, 0), (0xff, 0)] {
+            let mut bytes = answer(&question);
+            let at = bytes.len() - 2 * 16 + 6;
+            for record in [at, at + 16] {
+                bytes[record] = first;
+            }
+            let Reply::Addresses { ttl_s, .. } = question.judge(&bytes) else { panic!("good") };
+            assert_eq!(ttl_s, want);
+        }
     }
 
     #[test]

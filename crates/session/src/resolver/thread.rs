@@ -131,7 +131,7 @@ impl Desk {
         let running = self.running.borrow().get(&key).cloned();
         let mut running = match running {
             Some(running) => running.subscribe(),
-            None => self.start(resolver, key),
+            None => self.start(resolver, key, timeout_ms),
         };
         let limit = Duration::from_millis(timeout_ms);
         match timeout(limit, running.wait_for(Option::is_some)).await {
@@ -146,6 +146,7 @@ impl Desk {
         self: &Rc<Self>,
         resolver: &Arc<Resolver>,
         key: Key,
+        timeout_ms: u64,
     ) -> watch::Receiver<Option<Outcome>> {
         let (told, waits) = watch::channel(None);
         let told = Rc::new(told);
@@ -153,7 +154,7 @@ impl Desk {
         let (desk, resolver) = (self.clone(), resolver.clone());
         spawn_local(async move {
             let outcome = tokio::select! {
-                outcome = desk.look_up(&resolver, &key.1) => Some(outcome),
+                outcome = desk.look_up(&resolver, &key.1, timeout_ms) => Some(outcome),
                 () = forgotten(&told) => None,
             };
             desk.running.borrow_mut().remove(&key);
@@ -162,9 +163,9 @@ impl Desk {
         waits
     }
 
-    async fn look_up(&self, resolver: &Arc<Resolver>, target: &Target) -> Outcome {
+    async fn look_up(&self, resolver: &Arc<Resolver>, target: &Target, timeout_ms: u64) -> Outcome {
         let _turn = self.turns.acquire().await;
-        let outcome = exchange::look_up(resolver, target).await;
+        let outcome = exchange::look_up(resolver, target, timeout_ms).await;
         if let Ok(answer) = &outcome {
             resolver.cache().keep(target.clone(), answer.clone(), clock::now_ms());
         }
