@@ -334,13 +334,25 @@ impl Builder<'_, '_, '_> {
 }
 
 /// Where a level passes requests.
+#[derive(Clone)]
 pub struct PassesTo {
     /// The servers.
     pub upstream: Arc<Upstream>,
     /// Over TLS: how, and the host that the URL names.
-    pub tls: Option<(Arc<ssl::client::Client>, Bytes)>,
+    pub tls: Option<PassesTls>,
     /// How long they may take to answer, in milliseconds.
     pub read_timeout_ms: u64,
+}
+
+/// How a level that passes requests speaks TLS.
+#[derive(Clone)]
+pub struct PassesTls {
+    /// The directives, for [`upstream::tls::build`](crate::upstream::tls::build).
+    pub settings: ssl::client::Settings,
+    /// What their names begin with: `proxy`.
+    pub prefix: &'static str,
+    /// The host that the URL names.
+    pub host: Bytes,
 }
 
 /// A module with its types erased, for the loader's list.

@@ -184,6 +184,84 @@ fn checks_speak_tls_where_requests_do_and_see_who_answers() {
     assert!(wait_for(|| bad.error_log().contains(told), LIMIT), "{}", bad.error_log());
 }
 
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
+
+/// A gRPC server that says of its health what `status` is, and answers all else with its name.
+fn grpc_server(status: &Arc<AtomicUsize>) -> Origin {
+    let status = status.clone();
+    Origin::start(move |conn| {
+        let Some(mut h2) = H2::serve(conn, &[])? else { return Ok(()) };
+        while let Some(asked) = h2.request()? {
+            let stream = asked.stream;
+            if asked.path() != HEALTH {
+                h2.ok(stream, b"a")?;
+                continue;
+            }
+            h2.head(stream, &[(":status", "200"), ("content-type", "application/grpc")], false)?;
+            h2.data(stream, &[0, 0, 0, 0, 2, 8, status.load(SeqCst) as u8], false)?;
+            h2.head(stream, &[("grpc-status", "0")], true)?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn grpc_servers_are_asked_for_their_health() {
+    const SERVING: usize = 1;
+    let status = Arc::new(AtomicUsize::new(2));
+    let origin = grpc_server(&status);
+    let group = format!("upstream u {{ server {}; }}", origin.addr());
+    let location = "proxy_http_version 2; proxy_pass http://u; \
+                    health_check interval=20ms mandatory keepalive_time=1h type=grpc grpc_service=a.B;";
+    let server = start(&conf(&group, location));
+    let asked = || origin.requests().iter().filter(|r| r.line().contains(HEALTH)).count();
+    assert!(wait_for(|| asked() >= 3, LIMIT), "{}", server.error_log());
+    assert_eq!(get(&server, "/"), "502");
+    status.store(SERVING, SeqCst);
+    until(&server, "a");
+    let before = asked();
+    assert!(wait_for(|| asked() >= before + 10, LIMIT));
+    status.store(0, SeqCst);
+    until(&server, "502");
+    let told = "peer is unhealthy while checking serving status, health check \"\" of peer";
+    assert!(server.error_log().contains(told), "{}", server.error_log());
+    let first = &origin.requests()[0];
+    assert_eq!(first.body, b"\0\0\0\0\x05\x0a\x03a.B");
+    for (name, value) in
+        [("authority", "u"), ("te", "trailers"), ("content-type", "application/grpc")]
+    {
+        assert_eq!(first.value(name).as_deref(), Some(value));
+    }
+}
+
+#[test]
+fn grpc_servers_are_asked_over_tls_whatever_requests_speak() {
+    let dir = TempDir::new().unwrap();
+    certs::write(dir.path()).unwrap();
+    let certs = dir.path().display();
+    let status = Arc::new(AtomicUsize::new(1));
+    let origin = grpc_server(&status);
+    // Somebody who agrees on HTTP/2 by ALPN alone.
+    let http = format!(
+        "ssl_certificate {certs}/ec.pem; ssl_certificate_key {certs}/ec.key; \
+         log_format asked '$ssl_alpn_protocol $server_protocol $request_uri'; \
+         server {{ listen 127.0.0.1:{{port2}} ssl; http2 on; access_log {{prefix}}/asked.log asked; \
+             location / {{ proxy_http_version 2; proxy_pass_trailers on; proxy_pass http://{}; }} }} \
+         upstream u {{ server 127.0.0.1:{{port2}}; }} \
+         proxy_ssl_verify on; proxy_ssl_trusted_certificate {certs}/ca.pem; \
+         proxy_ssl_name localhost;",
+        origin.addr()
+    );
+    let location = "proxy_pass https://u; health_check interval=50ms mandatory type=grpc;";
+    let server = start(&conf(&http, location));
+    until(&server, "a");
+    status.store(3, SeqCst);
+    until(&server, "502");
+    let log = std::fs::read_to_string(server.prefix().join("asked.log")).unwrap();
+    assert!(log.contains(&format!("h2 HTTP/2.0 {HEALTH}")), "{log}");
+    assert!(log.lines().any(|line| line.contains("HTTP/1.") && line.ends_with(" /")), "{log}");
+}
+
 #[test]
 fn a_server_must_pass_before_it_gets_requests() {
     let (a, b) = (backend("127.0.0.1:0", "a"), backend("127.0.0.1:0", "b"));

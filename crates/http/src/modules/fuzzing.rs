@@ -20,6 +20,7 @@ use forebay_wire::{
     h1::{Options, Parser, Progress},
 };
 
+pub use super::health_check::fuzz as grpc_health;
 use super::{
     mp4::{
         file::{Part, cut},

@@ -43,7 +43,7 @@ use crate::{
     client::Client,
     core,
     handler::{Flow, Handler},
-    module::{self, ANY, Builder, Cx, Directive, Module, PassesTo, set},
+    module::{self, ANY, Builder, Cx, Directive, Module, PassesTls, PassesTo, set},
     plan::Kind,
     request::Request,
     upstream::{
@@ -334,16 +334,14 @@ fn put<S: Speech>(
 ) -> Result<(), Error> {
     let handler = Handing::new(conf, pass, speech, b)?;
     if let Pass::Fixed { group: GroupRef::Configured(upstream), url, .. } = &*handler.pass {
-        // Health checks speak HTTP/1, whatever requests do.
-        let tls = match &handler.tls {
-            Some(_) if S::ALPN.is_some() => {
-                Some(upstream::tls::build(&conf.shared.tls, "proxy", None, b)?)
-            }
-            tls => tls.clone(),
-        };
+        let tls = handler.tls.as_ref().map(|_| PassesTls {
+            settings: conf.shared.tls.clone(),
+            prefix: "proxy",
+            host: url.host.clone(),
+        });
         b.passes_to(PassesTo {
             upstream: upstream.clone(),
-            tls: tls.map(|tls| (tls, url.host.clone())),
+            tls,
             read_timeout_ms: handler.settings.read_timeout_ms,
         });
     }

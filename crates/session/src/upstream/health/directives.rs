@@ -9,6 +9,7 @@ use forebay_conf::{
     directive::check_entry,
     value::{self, invalid_parameter},
 };
+use forebay_wire::grpc;
 
 use super::{Check, Expect, HeaderTest, Kind, Match, Pattern, Statuses, Style, Tls};
 use crate::{
@@ -182,29 +183,42 @@ pub struct HealthCheck {
     jitter_ms: u64,
     fails: u32,
     passes: u32,
-    uri: Box<[u8]>,
+    uri: Option<Box<[u8]>>,
     mandatory: bool,
     persistent: bool,
     /// `match=`: the name, to be looked up when all is read.
     pub tests: Option<Arg>,
     port: Option<u16>,
     keepalive_time_ms: u64,
+    /// `type=grpc`.
+    pub grpc: Option<Grpc>,
+}
+
+/// What is asked of gRPC servers, and what they must answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grpc {
+    /// `grpc_service=`; empty: the server as a whole.
+    pub service: Box<str>,
+    /// `grpc_status=`.
+    pub status: u32,
 }
 
 /// `health_check [interval=time] [jitter=time] [fails=n] [passes=n] [uri=uri]
-/// [mandatory [persistent]] [match=name] [port=n] [keepalive_time=time]`.
+/// [mandatory [persistent]] [match=name] [port=n] [keepalive_time=time]
+/// [type=grpc [grpc_service=name] [grpc_status=code]]`.
 pub fn health_check(node: &Node) -> Result<HealthCheck, Error> {
     let mut check = HealthCheck {
         interval_ms: 5000,
         jitter_ms: 0,
         fails: 1,
         passes: 1,
-        uri: b"/"[..].into(),
+        uri: None,
         mandatory: false,
         persistent: false,
         tests: None,
         port: None,
         keepalive_time_ms: 0,
+        grpc: None,
     };
     node.args.iter().try_for_each(|arg| check.set(arg))?;
     if check.persistent && !check.mandatory {
@@ -214,14 +228,40 @@ pub fn health_check(node: &Node) -> Result<HealthCheck, Error> {
     Ok(check)
 }
 
+/// The parameters that say more of `type=grpc`.
+const OF_GRPC: [&str; 2] = ["grpc_service", "grpc_status"];
+
 impl HealthCheck {
     fn set(&mut self, arg: &Arg) -> Done {
-        let invalid = || invalid_parameter(arg);
         let text = arg.text()?;
         let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name, Some(value.as_bytes())),
+            Some((name, value)) => (name, Some(value)),
             None => (text, None),
         };
+        let wrong = |why: &str| {
+            Err(Error::emerg(arg.span, format!("\"{text}\" {why} in \"health_check\" directive")))
+        };
+        match (&mut self.grpc, name) {
+            // A match looks at a response of HTTP/1.
+            (Some(_), "uri" | "match") => wrong("is not compatible with \"type=grpc\""),
+            (Some(grpc), name) if OF_GRPC.contains(&name) => grpc.set(arg, name, value),
+            (Some(_), _) => wrong("must be before \"type=grpc\""),
+            (None, name) if OF_GRPC.contains(&name) => wrong("must be after \"type=grpc\""),
+            (None, "type") if value != Some("grpc") => {
+                Err(invalid_parameter(arg).with_hint("it must be grpc"))
+            }
+            (None, "type") if self.uri.is_some() => wrong("is not compatible with \"uri\""),
+            (None, "type") if self.tests.is_some() => wrong("is not compatible with \"match\""),
+            (None, "type") => {
+                self.grpc = Some(Grpc::default());
+                Ok(())
+            }
+            (None, name) => self.set_general(arg, name, value.map(str::as_bytes)),
+        }
+    }
+
+    fn set_general(&mut self, arg: &Arg, name: &str, value: Option<&[u8]>) -> Done {
+        let invalid = || invalid_parameter(arg);
         let time = |value| value::msec(value).ok_or_else(invalid);
         match (name, value) {
             ("interval", Some(v)) => self.interval_ms = time(v)?.max(1),
@@ -230,39 +270,34 @@ impl HealthCheck {
             ("passes", Some(v)) => self.passes = narrow(arg, positive(arg, v)?)?,
             ("port", Some(v)) => self.port = Some(narrow(arg, positive(arg, v)?)?),
             ("keepalive_time", Some(v)) => self.keepalive_time_ms = time(v)?,
-            ("uri", Some(v)) if v.starts_with(b"/") && is_target(v) => self.uri = v.into(),
+            ("uri", Some(v)) if v.starts_with(b"/") && is_target(v) => self.uri = Some(v.into()),
             ("match", Some(_)) => {
                 let rest = arg.after("match=").unwrap_or_default();
                 self.tests = Some(Arg { value: rest.into(), ..arg.clone() });
             }
             ("mandatory", None) => self.mandatory = true,
             ("persistent", None) => self.persistent = true,
-            ("type", Some(_)) => {
-                let text = format!("\"{text}\" in \"health_check\" directive is not supported yet");
-                return Err(Error::emerg(arg.span, text));
-            }
             _ => return Err(invalid()),
         }
         Ok(())
     }
 
-    /// The check of a group of that name. `timeout_ms`: how long it may take.
-    pub fn finish(
-        &self,
-        host: &str,
-        tests: Option<Arc<Match>>,
-        tls: Option<Tls>,
-        timeout_ms: u64,
-    ) -> Check {
-        let uri = String::from_utf8_lossy(&self.uri);
-        let keeps = self.keepalive_time_ms > 0;
-        let connection = if keeps { "keep-alive" } else { "close" };
+    /// What is asked in HTTP/1, of a group of that name.
+    pub fn http(&self, host: &str, tests: Option<Arc<Match>>) -> Kind {
+        let uri = self.uri.as_deref().map_or("/".into(), String::from_utf8_lossy);
+        let connection = if self.keepalive_time_ms > 0 { "keep-alive" } else { "close" };
         let request =
             format!("GET {uri} HTTP/1.0\r\nHost: {host}\r\nConnection: {connection}\r\n\r\n");
         let expect = Expect::Match(tests.unwrap_or_default());
+        Kind::Http { request: request.into_bytes().into(), expect }
+    }
+
+    /// The check that asks this. `timeout_ms`: how long it may take.
+    pub fn finish(&self, kind: Kind, tls: Option<Tls>, timeout_ms: u64) -> Check {
+        let keeps = self.keepalive_time_ms > 0;
         Check {
             style: Style::Plus,
-            kind: Kind::Http { request: request.into_bytes().into(), expect },
+            kind,
             interval_ms: self.interval_ms,
             jitter_ms: self.jitter_ms,
             fails: self.fails,
@@ -275,6 +310,22 @@ impl HealthCheck {
             keepalive_requests: if keeps { u32::MAX } else { 1 },
             keepalive_time_ms: self.keepalive_time_ms,
         }
+    }
+}
+
+impl Grpc {
+    fn set(&mut self, arg: &Arg, name: &str, value: Option<&str>) -> Done {
+        let value =
+            value.filter(|value| !value.is_empty()).ok_or_else(|| invalid_parameter(arg))?;
+        match name {
+            "grpc_service" => self.service = value.into(),
+            _ => {
+                let hint = "it must be a number from 0 to 16, or its name, such as UNIMPLEMENTED";
+                let wrong = || invalid_parameter(arg).with_hint(hint);
+                self.status = grpc::status_of(value).ok_or_else(wrong)?;
+            }
+        }
+        Ok(())
     }
 }
 

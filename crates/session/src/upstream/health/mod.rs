@@ -14,6 +14,7 @@ mod run;
 mod tests;
 
 use std::{
+    fmt,
     rc::Rc,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -98,8 +99,8 @@ pub struct Tls {
     pub name: String,
 }
 
-impl std::fmt::Debug for Tls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Tls").field(&self.name).finish()
     }
 }
@@ -131,6 +132,32 @@ pub enum Kind {
     Mysql,
     /// A ping in AJP/1.3, and the answer to it.
     Ajp,
+    /// A question in HTTP/2, which is not spoken here.
+    Grpc(Arc<dyn Dialogue>),
+}
+
+/// What is asked in a protocol that only those who have requests speak.
+pub trait Dialogue: fmt::Debug + Send + Sync {
+    /// Begins it on a connection that was just made.
+    fn begin(self: Arc<Self>) -> Box<dyn Talk>;
+}
+
+/// Such a dialogue on one connection.
+pub trait Talk {
+    /// Asks, for the first time or again: what is to be sent.
+    fn ask(&mut self) -> Vec<u8>;
+
+    /// Takes what the server sent; `end`: nothing more will come.
+    fn hear(&mut self, input: &mut Vec<u8>, end: bool) -> Heard;
+}
+
+/// What came of what a server sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// There is more to come, as soon as this is sent.
+    More(Vec<u8>),
+    /// The verdict: whether the connection may be used again, or what was wrong.
+    Verdict(Result<bool, &'static str>),
 }
 
 impl Kind {
@@ -142,6 +169,7 @@ impl Kind {
             Kind::SslHello => "ssl_hello",
             Kind::Mysql => "mysql",
             Kind::Ajp => "ajp",
+            Kind::Grpc(_) => "grpc",
         }
     }
 }

@@ -12,13 +12,13 @@ use std::{
 use forebay_rt::{clock, connect, listen::Addr, timer::Timer, transport::Transport};
 use forebay_wire::h1::{Progress, ResponseFieldId, ResponseParser};
 
-use super::{Answer, Check, Expect, Kind};
+use super::{Answer, Check, Expect, Heard, Kind, Talk};
 use crate::var::VarId;
 
 /// Whether variables are set after an answer.
 pub type Holds = dyn Fn(&[VarId], &Answer<'_>) -> bool;
 
-/// How much of a response is read, in bytes; NGINX Plus looks at 256 kB of a body.
+/// How much a server may send to one check, in bytes; NGINX Plus looks at 256 kB of a body.
 pub const MAX_RESPONSE: usize = 264 << 10;
 
 /// How much of it may be the head.
@@ -36,6 +36,8 @@ pub struct Failure {
 /// A connection that the next check may use.
 pub struct Kept {
     stream: Box<dyn Transport>,
+    /// What is spoken on it, where that is more than one request and one answer.
+    talk: Option<Box<dyn Talk>>,
     made_ms: u64,
     checks: u32,
 }
@@ -81,19 +83,26 @@ async fn attempt(
     timer: &Timer,
     holds: &Holds,
 ) -> Result<(), Failure> {
-    let connection = match reused {
+    let mut connection = match reused {
         Some(reused) => reused,
         None => {
             let stream = connected(check, addr, timer).await?;
-            Kept { stream, made_ms: clock::now_ms(), checks: 0 }
+            let talk = match &check.kind {
+                Kind::Grpc(dialogue) => Some(dialogue.clone().begin()),
+                _ => None,
+            };
+            Kept { stream, talk, made_ms: clock::now_ms(), checks: 0 }
         }
     };
     if matches!(check.kind, Kind::Tcp) {
         return Ok(());
     }
-    let request = request(&check.kind);
+    let output = match &mut connection.talk {
+        Some(talk) => talk.ask(),
+        None => request(&check.kind),
+    };
     let (step, reader) = (Step::Sending(0), Reader::default());
-    let mut exchange = Exchange { check, connection, step, request: &request, reader, holds };
+    let mut exchange = Exchange { check, connection, step, output, reader, holds };
     let result = poll_fn(|cx| match exchange.poll(cx) {
         Poll::Pending => match timer.poll_expired(cx) {
             Poll::Ready(()) => Poll::Ready(Err(Failure { timed_out: true, ..exchange.failure() })),
@@ -144,13 +153,13 @@ async fn within<T>(timer: &Timer, future: impl Future<Output = T>) -> Option<T> 
 }
 
 /// What is sent first.
-fn request(kind: &Kind) -> Box<[u8]> {
+fn request(kind: &Kind) -> Vec<u8> {
     match kind {
-        Kind::Tcp | Kind::Mysql => Box::default(),
-        Kind::Http { request, .. } => request.clone(),
-        Kind::SslHello => SSL_HELLO.into(),
+        Kind::Tcp | Kind::Mysql | Kind::Grpc(_) => Vec::new(),
+        Kind::Http { request, .. } => request.to_vec(),
+        Kind::SslHello => SSL_HELLO.to_vec(),
         // AJP13 §CPing: magic, length 1, code 10.
-        Kind::Ajp => b"\x12\x34\x00\x01\x0a"[..].into(),
+        Kind::Ajp => b"\x12\x34\x00\x01\x0a".to_vec(),
     }
 }
 
@@ -179,7 +188,8 @@ struct Exchange<'a> {
     check: &'a Check,
     connection: Kept,
     step: Step,
-    request: &'a [u8],
+    /// What is being sent.
+    output: Vec<u8>,
     reader: Reader,
     holds: &'a Holds,
 }
@@ -199,21 +209,34 @@ impl Exchange<'_> {
             let failure = self.failure();
             let stream = &mut self.connection.stream;
             match self.step {
-                Step::Sending(sent) if sent == self.request.len() => self.step = Step::Reading,
+                Step::Sending(sent) if sent == self.output.len() => self.step = Step::Reading,
                 Step::Sending(sent) => {
-                    let rest = [IoSlice::new(&self.request[sent..])];
+                    let rest = [IoSlice::new(&self.output[sent..])];
                     let more = ready!(stream.poll_write(cx, &rest, false)).map_err(|_| failure)?;
                     self.step = Step::Sending(sent + more);
                 }
                 Step::Reading => {
-                    let buf = &mut self.reader.buf;
-                    let room = (MAX_RESPONSE - buf.len()).min(READ);
-                    buf.reserve_exact(room);
-                    let read = ready!(stream.poll_read(cx, buf)).map_err(|_| failure)?;
-                    if let Some(result) = self.reader.look(&self.check.kind, read == 0, self.holds)
-                    {
+                    let reader = &mut self.reader;
+                    let room = MAX_RESPONSE.saturating_sub(reader.taken).min(READ);
+                    reader.buf.reserve_exact(room);
+                    let read =
+                        ready!(stream.poll_read(cx, &mut reader.buf)).map_err(|_| failure)?;
+                    reader.taken += read;
+                    let end = read == 0 || reader.taken >= MAX_RESPONSE;
+                    let verdict = match &mut self.connection.talk {
+                        None => reader.look(&self.check.kind, end, self.holds),
+                        Some(talk) => match talk.hear(&mut reader.buf, end) {
+                            Heard::Verdict(verdict) => Some(verdict),
+                            Heard::More(output) => {
+                                reader.buf.clear();
+                                (self.output, self.step) = (output, Step::Sending(0));
+                                None
+                            }
+                        },
+                    };
+                    if let Some(verdict) = verdict {
                         let stage = |stage| Failure { stage, timed_out: false };
-                        return Poll::Ready(result.map_err(stage));
+                        return Poll::Ready(verdict.map_err(stage));
                     }
                 }
             }
@@ -228,6 +251,8 @@ const READ: usize = 4096;
 #[derive(Default)]
 struct Reader {
     buf: Vec<u8>,
+    /// How much was read in all.
+    taken: usize,
     parser: ResponseParser,
     /// Where the body begins.
     body: Option<usize>,
@@ -251,7 +276,7 @@ impl Reader {
         let simple = |right: Option<bool>| Some(right?.then_some(false).ok_or("reading response"));
         match kind {
             Kind::Http { expect, .. } => self.look_http(expect, end, holds),
-            Kind::Tcp => Some(Ok(false)),
+            Kind::Tcp | Kind::Grpc(_) => Some(Ok(false)),
             // A handshake, or an alert, as servers that want a newer protocol answer: there is
             // somebody who speaks TLS.
             Kind::SslHello => simple(either(is(&[22, 3]), is(&[21, 3]))),
@@ -294,8 +319,7 @@ impl Reader {
             .value(ResponseFieldId::ContentLength)
             .and_then(|value| forebay_conf::value::number(value.of(&self.buf)));
         let complete = length.is_some_and(|length| body.len() as u64 >= length);
-        let full = self.buf.len() >= MAX_RESPONSE;
-        if !(complete || end || full) && expect.wants_body() {
+        if !(complete || end) && expect.wants_body() {
             return None;
         }
         let exact = length == Some(body.len() as u64);

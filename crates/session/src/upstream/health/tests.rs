@@ -28,7 +28,8 @@ fn tests(text: &str) -> Result<Match, String> {
 fn plus(arguments: &str, tests: &str) -> Check {
     let node = &nodes(&format!("health_check {arguments};"))[0];
     let tests = (!tests.is_empty()).then(|| Arc::new(self::tests(tests).unwrap()));
-    directives::health_check(node).unwrap().finish("backend", tests, None, 1000)
+    let check = directives::health_check(node).unwrap();
+    check.finish(check.http("backend", tests), None, 1000)
 }
 
 fn tengine(text: &str) -> Check {
