@@ -28,15 +28,24 @@ const CRLF2: &[u8] = b"\r\n\r\n";
 /// One of the two servers on a configuration: `http` stands before the `server`, `inside` in it. The
 /// access log has `$status` and what the upstream module knows.
 pub fn start(kind: Kind, http: &str, inside: &str) -> Server {
-    let conf = "worker_processes 1; error_log {prefix}/error.log info; events { }
+    run(kind, &conf(http, inside))
+}
+
+/// The configuration of such a server.
+pub fn conf(http: &str, inside: &str) -> String {
+    "worker_processes 1; error_log {prefix}/error.log info; events { }
         http { {temp_paths} keepalive_timeout 60s; proxy_http_version 1.1; proxy_set_header Connection '';
             log_format up '$uri $status [$upstream_addr] [$upstream_status]';
             access_log {prefix}/access.log up;
             %HTTP%
             server { listen 127.0.0.1:{port}; %INSIDE% } }"
         .replace("%HTTP%", http)
-        .replace("%INSIDE%", inside);
-    let builder = Server::builder(kind, &conf);
+        .replace("%INSIDE%", inside)
+}
+
+/// Starts one with a configuration.
+pub fn run(kind: Kind, conf: &str) -> Server {
+    let builder = Server::builder(kind, conf);
     let builder = match kind {
         Kind::Forebay => builder.binary(env!("CARGO_BIN_EXE_forebay")),
         Kind::Nginx => builder,

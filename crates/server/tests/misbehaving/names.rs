@@ -1,8 +1,12 @@
 //! Names that are looked up while the server runs.
 
-use forebay_testkit::Kind;
-use forebay_testkit::dns::{A, DnsServer, Record, Reply};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use forebay_testkit::dns::{A, DnsServer, Record, Reply, SRV};
 use forebay_testkit::origin::{Gate, Origin};
+use forebay_testkit::{Kind, Server, Signal, wait_for};
 
 use crate::{ask, client, get, of_both, start, wait_logged};
 
@@ -64,7 +68,7 @@ fn a_server_that_is_looked_up_again_does_not_stop_the_start() {
     let server = start(Kind::Forebay, &http, inside);
     for (path, want) in [("/good", "200 ok"), ("/both", "200 ok"), ("/none", "502")] {
         let met = || ask(server.addr(), &get(path)) == want;
-        assert!(forebay_testkit::wait_for(met, crate::LIMIT), "{path}: {}", server.error_log());
+        assert!(wait_for(met, crate::LIMIT), "{path}: {}", server.error_log());
     }
     wait_logged(&server, "no live upstreams while connecting to upstream");
 }
@@ -88,7 +92,111 @@ fn a_service_gives_ports() {
     );
     let server = start(Kind::Forebay, &http, "location / { proxy_pass http://o; }");
     let met = || ask(server.addr(), &get("/")) == "200 ok";
-    assert!(forebay_testkit::wait_for(met, crate::LIMIT), "{}", server.error_log());
+    assert!(wait_for(met, crate::LIMIT), "{}", server.error_log());
+}
+
+/// An origin that answers with a name.
+fn named(name: &'static str) -> Origin {
+    let length = name.len();
+    Origin::answering(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{name}"))
+}
+
+/// Asks until the answer is that, which it must be soon.
+fn until(server: &Server, want: &str) {
+    let met = || ask(server.addr(), &get("/")) == want;
+    assert!(wait_for(met, crate::LIMIT), "{want}: {}", server.error_log());
+}
+
+#[test]
+fn the_next_priority_of_a_service_is_asked_when_the_first_is_down_or_unknown() {
+    let (one, two) = (named("one"), named("two"));
+    let ports = [one.addr().port(), two.addr().port()];
+    // Nobody listens there.
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let stage = Arc::new(AtomicUsize::new(0));
+    let at = stage.clone();
+    let dns = DnsServer::start(move |query| match (query.name.as_str(), query.kind) {
+        ("_http._tcp.a.test", SRV) => {
+            let name = "_http._tcp.a.test";
+            let srv = |priority, port, host| Record::srv(name, 0, priority, 1, port, host);
+            let (first, host) = match at.load(SeqCst) {
+                0 => (ports[0], "one.test"),
+                1 => (dead, "one.test"),
+                _ => (ports[0], "gone.test"),
+            };
+            vec![Reply::records(query, &[srv(20, ports[1], "one.test"), srv(10, first, host)])]
+        }
+        ("one.test", A) => vec![
+            // In pieces: an alias first.
+            Reply::records(query, &[Record::cname("one.test", 0, "two.test")]),
+        ],
+        ("two.test", A) => {
+            vec![Reply::records(query, &[Record::addr("two.test", 0, "127.0.0.1")])]
+        }
+        _ => vec![Reply::code(query, 3)],
+    });
+    let http = format!(
+        "resolver {} ipv6=off; upstream o {{ server a.test service=http resolve; }}",
+        dns.addr()
+    );
+    let server = start(Kind::Forebay, &http, "location / { proxy_pass http://o; }");
+    until(&server, "200 one");
+    for next in [1, 2] {
+        stage.store(next, SeqCst);
+        until(&server, "200 two");
+        stage.store(0, SeqCst);
+        until(&server, "200 one");
+    }
+    wait_logged(
+        &server,
+        "gone.test could not be resolved (3: Host not found) while resolving service http of a.test",
+    );
+}
+
+#[test]
+fn only_a_name_that_is_no_more_loses_its_servers() {
+    const KNOWN: usize = 0;
+    const GONE: usize = 3;
+    let origin = named("here");
+    let port = origin.addr().port();
+    let code = Arc::new(AtomicUsize::new(KNOWN));
+    let now = code.clone();
+    let dns = DnsServer::start(move |query| match now.load(SeqCst) {
+        KNOWN => vec![Reply::records(query, &[Record::addr("a.test", 0, "127.0.0.1")])],
+        code @ 1..=5 => vec![Reply::code(query, code as u16)],
+        // Silence.
+        _ => Vec::new(),
+    });
+    let conf = |more: &str| {
+        let http = format!(
+            "resolver {} ipv6=off; resolver_timeout 300ms; {more} \
+             upstream o {{ server a.test:{port} resolve; }}",
+            dns.addr()
+        );
+        crate::conf(&http, "location / { proxy_pass http://o; }")
+    };
+    let server = crate::run(Kind::Forebay, &conf(""));
+    until(&server, "200 here");
+    let asks = |more: usize| {
+        let before = dns.queries().len();
+        assert!(wait_for(|| dns.queries().len() >= before + more, crate::LIMIT));
+    };
+    for (answer, want) in [(2, "200 here"), (9, "200 here"), (GONE, "502"), (5, "502")] {
+        code.store(answer, SeqCst);
+        asks(2);
+        until(&server, want);
+        assert_eq!(ask(server.addr(), &get("/")), want);
+    }
+    code.store(KNOWN, SeqCst);
+    until(&server, "200 here");
+    // A reload goes on with what was found, whether anybody answers or not.
+    code.store(9, SeqCst);
+    asks(2);
+    server.rewrite_conf(&conf("server_tokens off;")).unwrap();
+    server.signal(Signal::SIGHUP);
+    wait_logged(&server, "reconfiguring");
+    asks(2);
+    assert_eq!(ask(server.addr(), &get("/")), "200 here");
 }
 
 #[test]

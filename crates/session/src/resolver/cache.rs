@@ -49,7 +49,7 @@ mod tests {
     fn answer(valid_until_ms: u64) -> Answer {
         let ip = [127, 0, 0, 1].into();
         let endpoint = Endpoint { ip, port: 0, priority: 0, weight: 0, host: None };
-        Answer { endpoints: [endpoint].into(), valid_until_ms }
+        Answer { endpoints: [endpoint].into(), missing: Vec::new(), valid_until_ms }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::{
-    Answer, Counter, Endpoint, Outcome, ResolveError, Resolver, Target,
+    Answer, Counter, Endpoint, Missing, Outcome, ResolveError, Resolver, Target,
     message::{Kind, MAX_ADDRESSES, MAX_CNAMES, Question, Reply, Srv},
     thread,
 };
@@ -48,12 +48,12 @@ enum Found {
 pub(super) async fn look_up(resolver: &Arc<Resolver>, target: &Target, timeout_ms: u64) -> Outcome {
     // What is found by then can still be told.
     let end = Instant::now() + Duration::from_millis(timeout_ms - timeout_ms / TELLING_SHARE);
-    let (endpoints, ttl_s) = match target {
+    let (endpoints, missing, ttl_s) = match target {
         Target::Host(name) => {
             resolver.count(Counter::Name);
             let (ips, ttl_s) = host(resolver, name).await?;
             let endpoint = |ip| Endpoint { ip, port: 0, priority: 0, weight: 0, host: None };
-            (ips.into_iter().map(endpoint).collect(), ttl_s)
+            (ips.into_iter().map(endpoint).collect(), Vec::new(), ttl_s)
         }
         Target::Service(name) => {
             resolver.count(Counter::Srv);
@@ -61,7 +61,8 @@ pub(super) async fn look_up(resolver: &Arc<Resolver>, target: &Target, timeout_m
         }
     };
     let valid_ms = resolver.settings.valid_ms.unwrap_or(u64::from(ttl_s) * 1_000);
-    Ok(Answer { endpoints, valid_until_ms: clock::now_ms().saturating_add(valid_ms) })
+    let valid_until_ms = clock::now_ms().saturating_add(valid_ms);
+    Ok(Answer { endpoints, missing, valid_until_ms })
 }
 
 /// The addresses of a host, IPv4 first; both families are asked at once
@@ -96,7 +97,7 @@ async fn service(
     resolver: &Arc<Resolver>,
     name: &str,
     end: Instant,
-) -> Result<(Arc<[Endpoint]>, u32), ResolveError> {
+) -> Result<(Arc<[Endpoint]>, Vec<Missing>, u32), ResolveError> {
     let Found::Servers(mut servers, mut ttl_s) = chase(resolver, name, Kind::Srv).await? else {
         return Err(ResolveError::NotFound);
     };
@@ -115,7 +116,7 @@ async fn service(
     }
     let mut all = lookups.join_all().await;
     all.sort_by_key(|(place, ..)| *place);
-    let (mut endpoints, mut error) = (Vec::new(), ResolveError::NotFound);
+    let (mut endpoints, mut missing) = (Vec::new(), Vec::new());
     for (_, server, found) in all {
         match found {
             Ok((ips, ttl)) => {
@@ -125,11 +126,16 @@ async fn service(
                     |ip| Endpoint { ip, port, priority, weight, host: Some(host.clone()) };
                 endpoints.extend(ips.into_iter().map(endpoint));
             }
-            Err(why) => error = why,
+            Err(error) => missing.push(Missing { host: server.host, error }),
         }
     }
     endpoints.truncate(MAX_ADDRESSES);
-    if endpoints.is_empty() { Err(error) } else { Ok((endpoints.into(), ttl_s)) }
+    if !endpoints.is_empty() {
+        return Ok((endpoints.into(), missing, ttl_s));
+    }
+    let mut errors = missing.iter().map(|missing| missing.error);
+    let is_gone = errors.clone().any(|error| error == ResolveError::NotFound);
+    Err(errors.next().filter(|_| !is_gone).unwrap_or(ResolveError::NotFound))
 }
 
 /// Asks for a name, and for what it stands for.

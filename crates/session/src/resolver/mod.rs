@@ -155,8 +155,19 @@ pub struct Answer {
     /// Never empty. Those of a host, IPv4 first, as the DNS server ordered them; those of a service by
     /// priority.
     pub endpoints: Arc<[Endpoint]>,
+    /// Hosts of a service that are left out, as they have no address.
+    pub missing: Vec<Missing>,
     /// Until when that holds, by [`clock::now_ms`].
     pub valid_until_ms: u64,
+}
+
+/// A host of a service without an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Its name.
+    pub host: Arc<str>,
+    /// Why there is none.
+    pub error: ResolveError,
 }
 
 /// What a lookup comes to.

@@ -201,6 +201,8 @@ fn a_service_does_without_the_servers_that_nobody_knows() {
         let r = Resolver::of(Settings { ipv6: false, resend_ms, ..settings(&[server.addr()]) });
         let answer = block_on(r.lookup(Target::service("http", "a.test"), timeout_ms)).unwrap();
         assert_eq!(answer.endpoints.len(), 1);
+        let silent = Missing { host: "silent.test".into(), error: ResolveError::TimedOut };
+        assert_eq!(answer.missing, [silent]);
     }
 }
 

@@ -7,14 +7,17 @@
 //! Invariant: what is found replaces a server's addresses as a whole; while nothing is found, what was
 //! found before holds, unless the name is no more.
 
-use std::sync::{Arc, Weak};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+};
 
 use forebay_rt::listen::Addr;
 
 use super::{Server, Upstream};
 use crate::{
     log::{ErrorLog, Severity},
-    resolver::{Endpoint, Outcome, ResolveError, Target, Watch},
+    resolver::{Endpoint, Missing, Outcome, ResolveError, Target, Watch},
 };
 
 /// An address of a server, with what its SRV record says.
@@ -57,18 +60,30 @@ fn told(upstream: &Weak<Upstream>, index: usize, outcome: &Outcome, log: &ErrorL
     let Some(upstream) = upstream.upgrade() else { return };
     let group = upstream.group();
     let server = &group.settings.servers[index];
+    let tell = |what: fmt::Arguments<'_>| {
+        let name = &group.name;
+        log.write(Severity::Error, None, format_args!("{what} in upstream \"{name}\""));
+    };
+    let (name, service) = (&server.target.host, &server.service);
     match outcome {
-        Ok(answer) => group.relocate(index, located(server, &answer.endpoints)),
+        Ok(answer) => {
+            let service = service.as_deref().unwrap_or_default();
+            for Missing { host, error } in &answer.missing {
+                tell(format_args!(
+                    "{host} could not be resolved ({error}) while resolving service {service} of \
+                     {name}"
+                ));
+            }
+            group.relocate(index, located(server, &answer.endpoints));
+        }
         Err(error) => {
-            let name = &server.target.host;
-            log.write(
-                Severity::Error,
-                None,
-                format_args!(
-                    "{name} could not be resolved ({error}) in upstream \"{}\"",
-                    group.name
-                ),
-            );
+            match service {
+                Some(service) => {
+                    let what = format_args!("service {service} of {name}");
+                    tell(format_args!("{what} could not be resolved ({error})"));
+                }
+                None => tell(format_args!("{name} could not be resolved ({error})")),
+            }
             if *error == ResolveError::NotFound {
                 group.relocate(index, Vec::new());
             }
