@@ -6,8 +6,10 @@
 //! Invariant: never ends by itself while no server answers; whoever waits for it has the timeout.
 
 use std::{
+    future::{Future, pending},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    pin::Pin,
     sync::Arc,
     time::Duration,
 };
@@ -159,43 +161,67 @@ async fn chase(resolver: &Resolver, name: &str, kind: Kind) -> Result<Found, Res
     }
 }
 
-/// Asks one question until a server answers: the servers in turn, each for the resend time.
+/// A question that a server was asked.
+type Asking = Pin<Box<dyn Future<Output = io::Result<Reply>>>>;
+
+/// Asks one question until a server answers: the servers in turn, each for the resend time. Whoever was
+/// asked last may answer as long as the next one has its turn, as in nginx.
 async fn ask(resolver: &Resolver, name: &str, kind: Kind) -> Reply {
     let resend = Duration::from_millis(resolver.settings.resend_ms);
     let system = resolver.settings.servers.is_empty().then(thread::system_servers);
     let servers = system.as_deref().unwrap_or(&resolver.settings.servers);
     let start = rand::random::<u32>() as usize;
-    let mut refusals = 0;
+    let (mut refusals, mut late) = (0, None);
     for turn in 0.. {
         let server = servers[start.wrapping_add(turn) % servers.len()];
         let Some(question) = Question::new(name, kind) else {
             return Reply::Failed(ResolveError::NotFound);
         };
         let until = Instant::now() + resend;
-        match timeout_at(until, once(&question, server)).await {
-            Ok(Ok(Reply::Failed(why))) => {
-                resolver.count(Some(why).into());
-                // DIFFERS(resolver-next-server): when a server fails or refuses, the others are asked
-                // before the name is given up; nginx takes the first answer.
-                refusals += 1;
-                if !is_the_servers_own(why) || refusals >= servers.len() {
-                    return Reply::Failed(why);
+        let mut asked: Option<Asking> =
+            Some(Box::pin(async move { once(&question, server).await }));
+        loop {
+            let answer = tokio::select! {
+                answer = answer(&mut asked) => answer,
+                Ok(answer) = answer(&mut late) => Ok(answer),
+                () = sleep_until(until) => {
+                    if asked.is_some() {
+                        resolver.count(Counter::TimedOut);
+                    }
+                    break;
                 }
-            }
-            Ok(Ok(reply)) => {
-                resolver.count(Counter::NoError);
-                return reply;
-            }
-            // Nobody listens there: the next server at once, but each only once in that time.
-            Ok(Err(_)) => {
-                if (turn + 1) % servers.len() == 0 {
-                    sleep_until(until).await;
+            };
+            match answer {
+                Ok(Reply::Failed(why)) => {
+                    resolver.count(Some(why).into());
+                    // DIFFERS(resolver-next-server): when a server fails or refuses, the others are
+                    // asked before the name is given up; nginx takes the first answer.
+                    refusals += 1;
+                    if !is_the_servers_own(why) || refusals >= servers.len() {
+                        return Reply::Failed(why);
+                    }
+                    break;
                 }
+                Ok(reply) => {
+                    resolver.count(Counter::NoError);
+                    return reply;
+                }
+                // Nobody listens there: the next server at once, but each only once in that time.
+                Err(_) if !(turn + 1).is_multiple_of(servers.len()) => break,
+                Err(_) => {}
             }
-            Err(_) => resolver.count(Counter::TimedOut),
         }
+        late = asked.or(late);
     }
     Reply::Failed(ResolveError::TimedOut)
+}
+
+/// What a server answers; never, if none is asked.
+async fn answer(asking: &mut Option<Asking>) -> io::Result<Reply> {
+    let Some(asked) = asking else { return pending().await };
+    let answer = asked.await;
+    *asking = None;
+    answer
 }
 
 /// Whether an error is about the server that was asked and not about the name.

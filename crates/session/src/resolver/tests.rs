@@ -350,6 +350,19 @@ fn a_server_that_fails_is_not_the_last_word() {
 }
 
 #[test]
+fn an_answer_that_comes_in_the_next_one_s_turn_counts() {
+    let asked = AtomicU32::new(0);
+    // Each answer takes longer than a turn; the one that is waited for is the first.
+    let server = DnsServer::start(move |query| {
+        let number = asked.fetch_add(1, Relaxed);
+        std::thread::sleep(Duration::from_millis(1_500));
+        vec![Reply::records(query, &[Record::addr("a.test", 60, &format!("10.0.0.{number}"))])]
+    });
+    let r = Resolver::of(Settings { ipv6: false, resend_ms: 1_000, ..settings(&[server.addr()]) });
+    assert_eq!(found(&r, "a.test").unwrap(), ["10.0.0.0"]);
+}
+
+#[test]
 fn a_watched_name_is_told_again_when_it_changes() {
     let asked = AtomicU32::new(0);
     let server = DnsServer::start(move |query| match asked.fetch_add(1, Relaxed) {

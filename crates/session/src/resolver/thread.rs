@@ -24,7 +24,7 @@ use tokio::{
 
 use super::{Outcome, ResolveError, Resolver, Target, exchange, retry_ms, settings};
 
-/// How many lookups run at a time. Each has up to two sockets.
+/// How many lookups run at a time. Each has two questions under way for each family at the most.
 const MAX_LOOKUPS: usize = 256;
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
