@@ -6,7 +6,7 @@
 
 use std::{
     future::{Future, poll_fn},
-    task::Poll,
+    task::{Context, Poll},
 };
 
 use crate::event_loop::{self, TaskKey};
@@ -48,6 +48,17 @@ pub async fn yield_now() {
         Poll::Pending
     })
     .await;
+}
+
+/// Takes down that the task has done as much as it takes to read or write so many bytes.
+pub fn worked(bytes: usize) {
+    event_loop::moved(bytes);
+}
+
+/// Pending when the task has done so much in this turn that it is the others'; it is woken to go on. What
+/// is read and written counts by itself.
+pub fn poll_turn(cx: &Context<'_>) -> Poll<()> {
+    if event_loop::is_turn_over(cx) { Poll::Pending } else { Poll::Ready(()) }
 }
 
 /// Runs an event loop on this thread until the future is done; what it has spawned is dropped then.

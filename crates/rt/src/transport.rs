@@ -2,6 +2,9 @@
 //!
 //! Everything is poll-shaped and generic, so the hot path is one inlined system call each for reading
 //! and writing. Hot path: no allocation.
+//!
+//! Invariant: no peer, however fast, keeps a thread to itself: who has moved much in one turn is told to
+//! wait, and woken at once to go on behind the others.
 
 use std::{
     cell::Cell,
@@ -19,7 +22,10 @@ use rustix::{
     net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, recv, send, sendmsg},
 };
 
-use crate::event_loop::Watch;
+use crate::event_loop::{self, Watch};
+
+/// What counts as much in a single write: less than that is bounded by what is asked for.
+const MUCH: usize = 4 << 10;
 
 /// A connected byte stream.
 pub trait Transport: 'static {
@@ -143,6 +149,8 @@ impl Socket {
         let read = retry(|| receive(self.fd.as_fd(), buf));
         let is_there = !matches!(&read, Err(error) if would_block(error));
         Arrival::learn(is_there);
+        // Nor is it told as long as each further read finds something.
+        event_loop::moved(*read.as_ref().unwrap_or(&0));
         is_there.then_some(read)
     }
 
@@ -158,6 +166,9 @@ impl Socket {
             if self.watch.is_some() {
                 ready!(self.watch.poll_writable(cx))?;
             }
+            if event_loop::is_turn_over(cx) {
+                return Poll::Pending;
+            }
             let fd = self.fd.as_fd();
             let written = retry(|| f(fd));
             let is_full = match &written {
@@ -171,6 +182,10 @@ impl Socket {
             }
             match written {
                 Err(error) if would_block(&error) => {}
+                Ok(written) if written >= MUCH => {
+                    event_loop::moved(written);
+                    return Poll::Ready(Ok(written));
+                }
                 written => return Poll::Ready(written),
             }
         }
@@ -228,6 +243,9 @@ fn retry(mut f: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 
 impl Transport for Socket {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        if event_loop::is_turn_over(cx) {
+            return Poll::Pending;
+        }
         if let Some(read) = self.read_fresh(buf) {
             return Poll::Ready(read);
         }
@@ -243,6 +261,11 @@ impl Transport for Socket {
             }
             match read {
                 Err(error) if would_block(&error) => {}
+                // There is more.
+                Ok(read) if read == room => {
+                    event_loop::moved(read);
+                    return Poll::Ready(Ok(read));
+                }
                 read => return Poll::Ready(read),
             }
         }

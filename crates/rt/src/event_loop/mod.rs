@@ -48,9 +48,13 @@ use crate::{clock, timer};
 const TURNS: usize = 256;
 /// How many events are taken at once.
 const EVENTS: usize = 512;
+/// How many bytes a task moves before others have their turn, however many more there are.
+const TURN_BYTES: usize = 256 << 10;
 
 thread_local! {
     static LOCAL: Local = const { Local::new() };
+    /// How many bytes the task whose turn it is has moved.
+    static MOVED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The event loop of this thread.
@@ -117,6 +121,22 @@ fn wake(task: Key) {
     {
         remote.wake(task);
     }
+}
+
+/// Takes down what a task has read or written.
+pub(crate) fn moved(bytes: usize) {
+    MOVED.set(MOVED.get().saturating_add(bytes));
+}
+
+/// Whether the task whose turn it is has moved enough for now. It is woken to go on when others had their
+/// turn: a peer that is as fast as we are would have the loop to itself otherwise.
+pub(crate) fn is_turn_over(cx: &Context<'_>) -> bool {
+    // Without a loop there are no others.
+    let is_over = MOVED.get() >= TURN_BYTES && is_running();
+    if is_over {
+        cx.waker().wake_by_ref();
+    }
+    is_over
 }
 
 /// A socket on the event loop of the thread that registered it. Its descriptor is the owner's affair,
@@ -260,6 +280,7 @@ impl EventLoop {
         let waker = waker::of(Key::new(self.remote.id, 0, Key::ROOT));
         let mut cx = Context::from_waker(&waker);
         loop {
+            MOVED.set(0);
             if LOCAL.with(|local| local.root_woken.take())
                 && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
             {
@@ -326,6 +347,7 @@ fn turn() -> bool {
     let Some(turn) = LOCAL.with(|local| local.tasks.borrow_mut().next()) else { return false };
     match turn {
         Turn::Poll(key, mut future) => {
+            MOVED.set(0);
             let waker = waker::of(key);
             // A panic costs this task: it is dropped while the panic unwinds, so that what it holds
             // can tell, and nobody else looks at what it has left half done.

@@ -65,6 +65,36 @@ fn tasks_run_in_the_order_of_their_waking_and_give_their_results() {
 }
 
 #[test]
+fn a_task_with_endless_input_and_output_lets_others_have_their_turn() {
+    let turns = Rc::new(Cell::new(0));
+    let counted = turns.clone();
+    block_on(async move {
+        spawn_local(async move {
+            loop {
+                counted.set(counted.get() + 1);
+                yield_now().await;
+            }
+        });
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let [mut to, mut from] = [ours, theirs].map(|end| {
+            end.set_nonblocking(true).unwrap();
+            Socket::new(end.into())
+        });
+        let block = vec![7; 32 << 10];
+        let mut buf = Vec::with_capacity(block.len());
+        let pieces = 20 * TURN_BYTES / block.len();
+        for _ in 0..pieces {
+            let slices = [IoSlice::new(&block)];
+            assert_eq!(poll_fn(|cx| to.poll_write(cx, &slices, false)).await.unwrap(), block.len());
+            buf.clear();
+            assert_eq!(poll_fn(|cx| from.poll_read(cx, &mut buf)).await.unwrap(), block.len());
+        }
+    });
+    // Half of it is read, half of it written.
+    assert!((30..=50).contains(&turns.get()), "{}", turns.get());
+}
+
+#[test]
 fn another_thread_wakes_a_waiting_loop() {
     let (to_thread, wakers) = mpsc::channel::<(Waker, mpsc::Sender<()>)>();
     let thread = thread::spawn(move || {
