@@ -15,8 +15,8 @@ use forebay_session::{log::Severity, var::Template};
 use forebay_wire::{
     Span,
     h1::{
-        BadResponse, ResponseField, ResponseFieldId as Id, ResponseFraming, ResponseHead, Version,
-        framing,
+        BadResponse, Nominees, ResponseField, ResponseFieldId as Id, ResponseFraming, ResponseHead,
+        Version,
     },
 };
 
@@ -147,6 +147,7 @@ pub(super) fn wants_hints(r: &Request) -> bool {
 
 /// The fields of a 103 that a client may see.
 fn hint(head: &ResponseHead, buf: &[u8]) -> Vec<Field> {
+    let nominees = Nominees::of_response(head, buf);
     let passes = |field: &&ResponseField| {
         let of_connection = matches!(
             field.id,
@@ -167,7 +168,7 @@ fn hint(head: &ResponseHead, buf: &[u8]) -> Vec<Field> {
                 | Id::XAccelLimitRate
                 | Id::XAccelRedirect
         );
-        !of_connection && !framing::nominates(head, buf, field.name.of(buf))
+        !of_connection && !nominees.has(field.name.of(buf))
     };
     let copy = |span: Span| Bytes::copy_from_slice(span.of(buf));
     let fields = head.fields.iter().filter(passes);

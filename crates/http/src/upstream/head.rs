@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
-    h1::{Method, ResponseField, ResponseFieldId as Id, ResponseFraming, ResponseHead, framing},
+    h1::{Method, Nominees, ResponseField, ResponseFieldId as Id, ResponseFraming, ResponseHead},
     uri,
 };
 
@@ -309,8 +309,11 @@ fn pass<P: Protocol>(
     // (`ngx_http_proxy_process_header`).
     r.response.has_server = !hidden.hides(Id::Server);
     r.response.has_date = !hidden.hides(Id::Date);
+    let nominees = match framing.nominates {
+        true => Nominees::of_response(head, bytes),
+        false => Nominees::default(),
+    };
     for field in &head.fields {
-        let nominated = || framing::nominates(head, bytes, field.name.of(bytes));
         if hidden.has(field, bytes) {
             continue;
         }
@@ -328,7 +331,7 @@ fn pass<P: Protocol>(
             Id::AcceptRanges if settings.force_ranges => continue,
             // RFC 9110 §7.6.1.
             // DIFFERS(nominated-fields): nginx passes on what `Connection` nominates.
-            _ if framing.nominates && nominated() => continue,
+            _ if nominees.has(field.name.of(bytes)) => continue,
             Id::ContentType => {
                 if r.response.content_type.is_none() {
                     content_type(r, slice(field.value, bytes));

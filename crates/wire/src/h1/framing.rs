@@ -253,7 +253,7 @@ pub struct ResponseFraming {
     pub interim: bool,
     /// 101: what follows is the other protocol.
     pub upgrade: bool,
-    /// Whether `Connection` nominates other fields than itself, see [`nominates`].
+    /// Whether `Connection` nominates other fields than itself, see [`Nominees`](super::Nominees).
     pub nominates: bool,
 }
 
@@ -330,14 +330,6 @@ pub fn response_framing(
     }
     framing.keep_alive &= framing.body != ResponseBody::Close;
     Ok(framing)
-}
-
-/// Whether a `Connection` line of the response nominates the field (RFC 9110 §7.6.1).
-pub fn nominates(head: &ResponseHead, buf: &[u8], name: &[u8]) -> bool {
-    let lines = head.fields.iter().filter(|field| field.id == ResponseFieldId::Connection);
-    lines
-        .flat_map(|field| tokens(field.value.of(buf)))
-        .any(|token| token.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]

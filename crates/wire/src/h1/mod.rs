@@ -8,6 +8,7 @@ pub mod framing;
 pub mod head;
 pub mod host;
 pub mod method;
+pub mod nominees;
 pub(crate) mod request_line;
 pub mod response;
 pub mod response_field;
@@ -20,5 +21,6 @@ pub use framing::{
 pub use head::{Field, Head, Options, Parser, Progress, UriFlags, Version};
 pub use host::validate_host;
 pub use method::{Method, is_token};
+pub use nominees::Nominees;
 pub use response::{BadResponse, ResponseField, ResponseHead, ResponseParser};
 pub use response_field::ResponseFieldId;

@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use forebay_session::var::Template;
 use forebay_wire::{
     h1::{
-        BodyLength, Field, FieldId,
+        BodyLength, Field, FieldId, Nominees,
         encode::{write_decimal, write_field, write_value},
         framing::tokens,
     },
@@ -359,18 +359,9 @@ pub fn length(r: &Request, no_length: bool, body: &Outgoing) -> Length {
 pub fn pass_fields(r: &Request, stays: &Stays, mut pass: impl FnMut(&[u8], &[u8])) {
     let (buf, headers) = (&r.input.buf[..], &r.input.head.headers);
     let connection = headers.iter().filter(|field| field.id == FieldId::Connection);
-    let nominating = connection.clone().any(|field| {
-        tokens(field.value.of(buf)).any(|token| {
-            !token.eq_ignore_ascii_case(b"close") && !token.eq_ignore_ascii_case(b"keep-alive")
-        })
-    });
-    let nominated = |field: &Field| {
-        let name = field.name.of(buf);
-        let mut nominees = connection.clone().flat_map(|line| tokens(line.value.of(buf)));
-        nominees.any(|token| token.eq_ignore_ascii_case(name))
-    };
+    let nominees = Nominees::of(connection.map(|field| field.value.of(buf)));
     for field in headers {
-        if stays.passes(field, buf) && !(nominating && nominated(field)) {
+        if stays.passes(field, buf) && !nominees.has(field.name.of(buf)) {
             pass(field.name.of(buf), field.value.of(buf));
         }
     }
