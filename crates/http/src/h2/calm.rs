@@ -25,6 +25,8 @@ pub mod cost {
     pub const PING: u32 = 2;
     pub const PRIORITY: u32 = 2;
     pub const WINDOW_UPDATE: u32 = 1;
+    /// 4 KiB of fields beyond those that a head may have: a byte of HPACK names that much.
+    pub const EXPANSION: u32 = 1;
     pub const OTHER: u32 = 1;
 }
 

@@ -437,10 +437,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         cx: &mut Context<'_>,
     ) -> Result<(), Violation> {
         self.spend(cost::CONTINUATION)?;
-        let limit = self.core(|core| {
-            let (number, bytes) = core.large_client_header_buffers;
-            number.saturating_mul(bytes).saturating_add(SECTION_SLACK)
-        });
+        let limit = self.section_limit();
         let Some(section) = &mut self.section else {
             let reason = "client sent unexpected CONTINUATION frame";
             return Err(connection(ErrorCode::ProtocolError, reason));
@@ -461,6 +458,23 @@ impl<F: Future<Output = Request>> Conn<F> {
                 self.stream_violated(stream, violation)
             }
             other => other,
+        }
+    }
+
+    /// How much a field section may have.
+    fn section_limit(&self) -> usize {
+        self.core(|core| {
+            let (number, bytes) = core.large_client_header_buffers;
+            number.saturating_mul(bytes).saturating_add(SECTION_SLACK)
+        })
+    }
+
+    /// So many bytes of fields came out of one block.
+    fn decompressed(&mut self, bytes: usize) -> Result<(), Violation> {
+        // No head of the default size has as many.
+        match bytes >> 12 {
+            0..=16 => Ok(()),
+            pieces => self.spend((pieces as u32).saturating_mul(cost::EXPANSION)),
         }
     }
 
@@ -510,7 +524,9 @@ impl<F: Future<Output = Request>> Conn<F> {
 
     /// Decompresses what nobody wants.
     fn skip(&mut self, block: &[u8]) -> Result<(), Violation> {
-        self.decoder.decode(block, |_| {}).map_err(broken_block)
+        let mut size = 0;
+        self.decoder.decode(block, |field| size += weight(field)).map_err(broken_block)?;
+        self.decompressed(size)
     }
 
     /// Fields behind a request body.
@@ -518,8 +534,14 @@ impl<F: Future<Output = Request>> Conn<F> {
     /// DIFFERS(h2-request-trailers): nginx takes them for a HEADERS frame of a wrong stream; here they are
     /// checked and dropped, as RFC 9110 §6.5.1 allows.
     fn trailers(&mut self, id: u32, block: &[u8], end_stream: bool) -> Result<(), Violation> {
-        let mut good = true;
-        self.decoder.decode(block, |field| good &= is_trailer(field)).map_err(broken_block)?;
+        let limit = self.section_limit();
+        let (mut good, mut size) = (true, 0);
+        let decoded = self.decoder.decode(block, |field| {
+            size += weight(field);
+            good = good && size <= limit && is_trailer(field);
+        });
+        decoded.map_err(broken_block)?;
+        self.decompressed(size)?;
         let Some(at) = self.find(id).filter(|at| !self.streams[*at].reset) else {
             if self.resets.contains(&id) {
                 return self.spend(cost::OTHER);
@@ -570,7 +592,11 @@ impl<F: Future<Output = Request>> Conn<F> {
         if names.heads_differ {
             builder = builder.options_by_host(&by_host);
         }
-        let decoded = self.decoder.decode(block, |field| builder.field(field));
+        let mut size = 0;
+        let decoded = self.decoder.decode(block, |field| {
+            size += weight(field);
+            builder.field(field);
+        });
         let framing = builder.finish(end_stream);
         decoded.map_err(broken_block)?;
         Counters::up(&connection.worker.counters().requests);
@@ -614,6 +640,7 @@ impl<F: Future<Output = Request>> Conn<F> {
             // It counts as one that we were made to reset.
             self.spend(cost::RESET)?;
         }
+        self.decompressed(size)?;
         self.wear(&plan, index);
         Ok(())
     }
@@ -685,6 +712,11 @@ fn check_connect(r: &Request) -> Result<(), Reject> {
         true => h1::check_connect(&r.input.head, &r.input.framing, true),
         false => Err(Reject::InvalidRequest),
     }
+}
+
+/// What it takes to look at a field.
+fn weight(field: hpack::Field<'_>) -> usize {
+    field.name.len() + field.value.len()
 }
 
 fn broken_block(_: hpack::Invalid) -> Violation {

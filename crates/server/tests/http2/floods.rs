@@ -175,6 +175,68 @@ fn a_compressed_bomb_is_one_refused_request() {
 }
 
 #[test]
+fn compressed_bombs_without_end_are_stopped() {
+    // In heads that are refused, in trailers, and behind a stream that was reset; by value and by name.
+    let server = start("");
+    let keep = |name: &[u8], value: &[u8]| {
+        let mut block = b"\x82\x86\x84\x01\x04test\x40".to_vec();
+        for text in [name, value] {
+            match text.len() {
+                len @ ..127 => block.push(len as u8),
+                len => {
+                    block.extend([0x7f, (len - 127) as u8 & 0x7f | 0x80, ((len - 127) >> 7) as u8])
+                }
+            }
+            block.extend(text);
+        }
+        block
+    };
+    let (by_value, by_name) = (keep(b"a", &[b'x'; 4000]), keep(&[b'x'; 4000], b"a"));
+    let again = vec![0xbe; 16_000];
+    let named_again = b"\x0f\x2f\x00".repeat(5_000);
+    for (way, kept, bomb) in [
+        (0, &by_value, &again),
+        (1, &by_value, &again),
+        (2, &by_value, &again),
+        (0, &by_name, &named_again),
+    ] {
+        let mut peer = Peer::connect(server.addr(), &[]);
+        let end = flag::END_STREAM | flag::END_HEADERS;
+        peer.send(&Peer::frame(kind::HEADERS, end, 1, kept));
+        let open = Peer::frame(kind::HEADERS, flag::END_HEADERS, 3, b"\x83\x86\x84\x01\x04test");
+        if way == 2 {
+            peer.send(&open);
+            // An error of the stream, which we reset then.
+            peer.send(&Peer::frame(kind::WINDOW_UPDATE, 0, 3, &[0; 4]));
+        }
+        let mut stream = 3;
+        for _ in 0..100 {
+            let mut bytes = Vec::new();
+            match way {
+                0 => {
+                    let head = [&b"\x82\x86\x84\x01\x04test"[..], bomb].concat();
+                    bytes.extend(Peer::frame(kind::HEADERS, end, stream, &head));
+                }
+                1 => {
+                    let head = b"\x83\x86\x84\x01\x04test";
+                    bytes.extend(Peer::frame(kind::HEADERS, flag::END_HEADERS, stream, head));
+                    bytes.extend(Peer::frame(kind::HEADERS, end, stream, bomb));
+                }
+                _ => bytes.extend(Peer::frame(kind::HEADERS, end, stream, bomb)),
+            }
+            if way < 2 {
+                stream += 2;
+            }
+            if !peer.try_send(&bytes) {
+                break;
+            }
+        }
+        let end = peer.goodbye().map(|(_, code)| code);
+        assert_eq!(end, Some(with(ErrorCode::EnhanceYourCalm)), "{way}");
+    }
+}
+
+#[test]
 fn a_client_that_opens_no_window_is_given_up() {
     let server = start_with("send_timeout 1s;", 300_000);
     // CVE-2019-9517, CVE-2016-8740: the window of the stream, and that of the connection.
