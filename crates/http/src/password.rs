@@ -3,11 +3,17 @@
 //! DIFFERS(password-schemes): hashes of schemes that only some C libraries know (yescrypt, gost)
 //! match no password.
 //!
+//! DIFFERS(password-length): nginx hashes a password of any length by `$apr1$`.
+//!
 //! Invariant: what is not understood does not match.
 
 use forebay_wire::base64::{self, Alphabet};
 use md5::{Digest as _, Md5};
 use sha1::Sha1;
+
+/// No password of a scheme that is slow has that many bytes (`CRYPT_MAX_PASSPHRASE_SIZE` of libxcrypt): to
+/// hash it takes longer by as much as it is longer.
+const MAX_BYTES: usize = 512;
 
 /// Whether checking takes so long that an event loop should not do it.
 pub fn is_slow(hash: &[u8]) -> bool {
@@ -29,6 +35,9 @@ pub fn matches(password: &[u8], hash: &[u8]) -> bool {
         let mut made = Vec::with_capacity(28);
         base64::encode(&Sha1::digest(password), &mut made);
         return same(&made, encoded);
+    }
+    if password.len() >= MAX_BYTES {
+        return false;
     }
     if hash.starts_with(b"$apr1$") {
         return apr1(password, hash).is_some_and(|made| same(&made, hash));
@@ -177,8 +186,19 @@ mod tests {
     }
 
     #[test]
-    fn long_passwords_are_hashed_whole() {
-        let long = vec![b'x'; 100_000];
-        assert!(apr1(&long, b"$apr1$salt$").is_some());
+    fn slow_schemes_take_no_endless_passwords() {
+        let fits = vec![b'x'; MAX_BYTES - 1];
+        for hash in ["$1$abc$", "$6$saltsalt$"] {
+            let made = pwhash::unix::crypt(&fits[..], hash).unwrap();
+            assert!(matches(&fits, made.as_bytes()), "{hash}");
+        }
+        let made = apr1(&fits, b"$apr1$salt$").unwrap();
+        assert!(matches(&fits, &made));
+        let too_long = vec![b'x'; MAX_BYTES];
+        let made = apr1(&too_long, b"$apr1$salt$").unwrap();
+        assert!(!matches(&too_long, &made));
+        let made = pwhash::unix::crypt(&too_long[..], "$6$saltsalt$").unwrap();
+        assert!(!matches(&too_long, made.as_bytes()));
+        assert!(matches(&too_long, &[b"{PLAIN}", &too_long[..]].concat()));
     }
 }
