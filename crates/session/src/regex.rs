@@ -22,6 +22,9 @@ use crate::var::{Captures, Registry, Scope, VarId};
 /// times that).
 const BACKTRACK_LIMIT: usize = 1_000_000;
 
+/// How large a pattern may become, and what it needs to run, where it does not come from the configuration.
+const UNTRUSTED_BYTES: usize = 256 << 10;
+
 /// Named groups and the variables that they set.
 pub type Groups = Vec<(usize, VarId)>;
 
@@ -45,18 +48,33 @@ impl Regex {
     /// Errors: the cause in the words of the pattern compiler, after nginx's
     /// `pcre2_compile() failed: `.
     pub fn compile(pattern: &[u8], caseless: bool, span: Span) -> Result<Regex, Error> {
+        Regex::build(pattern, caseless, span, None)
+    }
+
+    /// Compiles a pattern that does not come from the configuration: it may not become as large as one of
+    /// those, nor take as long (PCRE's bound for all of them is 64 kB).
+    pub fn compile_untrusted(pattern: &[u8], caseless: bool) -> Result<Regex, Error> {
+        Regex::build(pattern, caseless, Span::default(), Some(UNTRUSTED_BYTES))
+    }
+
+    fn build(
+        pattern: &[u8],
+        caseless: bool,
+        span: Span,
+        limit: Option<usize>,
+    ) -> Result<Regex, Error> {
         let fail = |cause: &str| {
             let shown = String::from_utf8_lossy(pattern);
             Error::emerg(span, format!("pcre2_compile() failed: {cause} in \"{shown}\""))
         };
         let text = std::str::from_utf8(pattern).map_err(|_| fail("invalid UTF-8"))?;
-        let (engine, names) = match linear(text, caseless).map_err(fail)? {
+        let (engine, names) = match linear(text, caseless, limit).map_err(fail)? {
             Ok(regex) => {
                 let names = owned(regex.capture_names());
                 (Engine::Linear(Arc::new(regex)), names)
             }
             Err(first) => {
-                let regex = bounded(text, caseless)
+                let regex = bounded(text, caseless, limit)
                     .map_err(|second| fail(&pcre::cause(&first.to_string(), &second)))?;
                 let names = owned(regex.capture_names());
                 (Engine::Bounded(Arc::new(regex)), names)
@@ -135,16 +153,23 @@ impl Regex {
 fn linear(
     text: &str,
     caseless: bool,
+    limit: Option<usize>,
 ) -> Result<Result<regex::bytes::Regex, regex::Error>, &'static str> {
     let written = pcre::write(text, Dialect::Linear)?;
     let mut builder = regex::bytes::RegexBuilder::new(&written.text);
+    if let Some(bytes) = limit {
+        builder.size_limit(bytes).dfa_size_limit(bytes);
+    }
     Ok(builder.case_insensitive(caseless).unicode(written.utf).build())
 }
 
-fn bounded(text: &str, caseless: bool) -> Result<fancy_regex::Regex, String> {
+fn bounded(text: &str, caseless: bool, limit: Option<usize>) -> Result<fancy_regex::Regex, String> {
     let written = pcre::write(text, Dialect::Bounded)?.text;
     let flagged = if caseless { format!("(?i){written}") } else { written };
     let mut builder = fancy_regex::RegexBuilder::new(&flagged);
+    if let Some(bytes) = limit {
+        builder.delegate_size_limit(bytes).delegate_dfa_size_limit(bytes);
+    }
     builder.backtrack_limit(BACKTRACK_LIMIT).build().map_err(|error| error.to_string())
 }
 
@@ -191,6 +216,17 @@ mod tests {
     fn catastrophic_backtracking_is_no_match() {
         let text = [b"a".repeat(60), b"!".to_vec()].concat();
         assert!(!regex(r"^(?=(a+)+$)(a+)+$").is_match(&text));
+    }
+
+    #[test]
+    fn a_pattern_of_a_page_does_not_become_large() {
+        // A few bytes, a million states.
+        let error = Regex::compile_untrusted(b"((a{1,100}){1,100}){1,20}", true).unwrap_err();
+        assert!(error.message.starts_with("pcre2_compile() failed: "), "{}", error.message);
+        for pattern in [r"^(\w{1,50})-([^/]{2,20})\.\d+$", r"^(?!no)(\w{1,50})-\S+$"] {
+            let usual = Regex::compile_untrusted(pattern.as_bytes(), true).unwrap();
+            assert!(usual.is_match(b"some-THING.42"), "{pattern}");
+        }
     }
 
     #[test]

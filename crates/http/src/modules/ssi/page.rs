@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use forebay_rt::task;
 use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
     escape::{Kind, Unescape, escape, escape_html, unescape},
@@ -65,6 +66,9 @@ struct Collect {
     value: Vec<u8>,
     max: usize,
 }
+
+/// What a command costs at least: a page of many lets others have their turn.
+const COMMAND_WORK: usize = 4 << 10;
 
 /// From that size on text is not copied.
 const LARGE: usize = 4 << 10;
@@ -453,8 +457,12 @@ impl Page {
         Some(match self.parser.next(&mut self.input) {
             Found::End => return None,
             Found::Text(text) => self.text(text),
-            Found::Command(command) => self.run(&command),
+            Found::Command(command) => {
+                task::worked(COMMAND_WORK);
+                self.run(&command)
+            }
             Found::Bad(message) => {
+                task::worked(COMMAND_WORK);
                 let Failed = self.fail(format_args!("{message}"));
                 Ok(None)
             }
@@ -463,9 +471,15 @@ impl Page {
     }
 
     /// Goes through the input, to its end or to where something else comes first; the text of it.
-    fn carry_out(&mut self) -> Option<Bytes> {
+    fn carry_out(&mut self, cx: &Context<'_>) -> Poll<Option<Bytes>> {
         let mut out = Vec::new();
         while let (Wait::No, None) = (&self.wait, &self.held) {
+            if task::poll_turn(cx).is_pending() {
+                if out.is_empty() {
+                    return Poll::Pending;
+                }
+                break;
+            }
             match self.step() {
                 None => break,
                 Some(Ok(None)) => {}
@@ -478,7 +492,7 @@ impl Page {
                 Some(Ok(chunk)) => self.held = chunk,
             }
         }
-        (!out.is_empty()).then(|| out.into())
+        Poll::Ready((!out.is_empty()).then(|| out.into()))
     }
 
     /// Waits, if there is something to wait for.
@@ -557,7 +571,7 @@ impl Source for Page {
             if let Err(fault) = ready!(self.poll_wait(cx)) {
                 return Poll::Ready(Some(Err(fault)));
             }
-            if let Some(bytes) = self.carry_out() {
+            if let Some(bytes) = ready!(self.carry_out(cx)) {
                 return Poll::Ready(Some(Ok(Chunk::Bytes(bytes))));
             }
             if self.held.is_some() || !matches!(self.wait, Wait::No) {

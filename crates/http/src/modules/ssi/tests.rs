@@ -1,3 +1,7 @@
+use std::{future::poll_fn, task::Poll};
+
+use forebay_rt::task;
+
 use crate::testing;
 
 fn page(conf: &str, text: &str) -> String {
@@ -34,6 +38,26 @@ fn values_are_echoed() {
     ] {
         assert_eq!(page("", text), want, "{text}");
     }
+}
+
+#[test]
+fn a_page_of_many_commands_lets_others_have_their_turn() {
+    let text = "<!--#set var='x' value='1' --><!--#include virtual='/' -->".repeat(1_000);
+    let mut r = testing::filtered("ssi on;", &[text.as_bytes()]);
+    let mut pauses = 0;
+    task::block_on(poll_fn(|cx| {
+        loop {
+            match r.response.body.poll_next(cx) {
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Ready(Some(chunk)) => assert!(chunk.is_ok()),
+                Poll::Pending => {
+                    pauses += 1;
+                    return Poll::Pending;
+                }
+            }
+        }
+    }));
+    assert!((20..100).contains(&pauses), "{pauses}");
 }
 
 #[test]

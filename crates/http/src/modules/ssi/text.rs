@@ -5,8 +5,7 @@
 
 use std::{cell::RefCell, collections::VecDeque};
 
-use forebay_conf::Span;
-use forebay_rt::clock;
+use forebay_rt::{clock, task};
 use forebay_session::{
     log::{Severity, Shown},
     regex::Regex,
@@ -169,6 +168,9 @@ impl Scope<'_> {
     }
 }
 
+/// What it costs to compile a pattern: few in a turn.
+const COMPILING_WORK: usize = 64 << 10;
+
 /// How many patterns a thread keeps compiled.
 const PATTERNS: usize = 32;
 
@@ -186,7 +188,8 @@ fn compiled(pattern: &[u8]) -> Result<Regex, String> {
         let (known, regex) = match found {
             Some(known) => known,
             None => {
-                let regex = Regex::compile(pattern, true, Span::default());
+                task::worked(COMPILING_WORK);
+                let regex = Regex::compile_untrusted(pattern, true);
                 (pattern.into(), regex.map_err(|error| error.message)?)
             }
         };
