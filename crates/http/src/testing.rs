@@ -288,6 +288,10 @@ pub struct Ends {
     pub told: RefCell<Vec<u8>>,
     /// Whether the client takes nothing.
     pub is_full: Cell<bool>,
+    /// Whether more was to follow what the client was told last.
+    pub more: Cell<bool>,
+    /// Whether FIN was sent.
+    pub ended: Cell<bool>,
 }
 
 impl Line {
@@ -309,11 +313,12 @@ impl Transport for Line {
         &mut self,
         _cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
-        _more: bool,
+        more: bool,
     ) -> Poll<io::Result<usize>> {
         if self.0.is_full.get() {
             return Poll::Pending;
         }
+        self.0.more.set(more);
         let mut told = self.0.told.borrow_mut();
         let before = told.len();
         slices.iter().for_each(|slice| told.extend_from_slice(slice));
@@ -322,7 +327,11 @@ impl Transport for Line {
 
     /// As with TLS, there is something to say at the end.
     fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.0.is_full.get() { Poll::Pending } else { Poll::Ready(Ok(())) }
+        if self.0.is_full.get() {
+            return Poll::Pending;
+        }
+        self.0.ended.set(true);
+        Poll::Ready(Ok(()))
     }
 
     fn reset_on_close(&self) {}

@@ -18,6 +18,15 @@ pub async fn shut_down<T: Transport>(io: &mut T, timer: &Timer) -> bool {
     .await
 }
 
+/// Sends FIN, which lets the last bytes of the response go: one packet has both. Nobody is waited for.
+///
+/// Not left to the closing that follows: a client that has said more by then would be sent a reset in
+/// place of what is held back.
+pub async fn release<T: Transport>(io: &mut T) {
+    // Nothing can be done for a client that is gone.
+    poll_fn(|cx| Poll::Ready(drop(io.poll_shutdown(cx)))).await;
+}
+
 /// For how long, and for how much, a client is read on.
 #[derive(Clone, Copy)]
 pub struct Patience {

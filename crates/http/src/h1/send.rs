@@ -55,6 +55,9 @@ const EINVAL: i32 = 22;
 const MAX_SLICES: usize = 32;
 
 /// Sends the head and `r.response.body`.
+///
+/// Where the connection ends with the response, its last packet waits for the FIN that the caller sends
+/// at once: one packet less for both ends.
 pub async fn send<T: Transport>(
     io: &mut T,
     timer: &Timer,
@@ -63,6 +66,7 @@ pub async fn send<T: Transport>(
     head: Vec<u8>,
 ) -> Result<(), SendError> {
     let (timeout_ms, body, pace) = begin(timer, r, framing, &head);
+    let fin_follows = !framing.keep_alive && r.response.tunnel.is_none();
     let core = &r.location().core;
     let whole = match pace.is_none() && !framing.chunked {
         true => whole(body, core.sendfile && io.sends_files()),
@@ -70,12 +74,13 @@ pub async fn send<T: Transport>(
     };
     let body = match whole {
         Ok(whole) => {
-            let result = send_whole(io, timer, timeout_ms, head, whole, &mut r.bytes_sent).await;
-            return result;
+            let sent = &mut r.bytes_sent;
+            return send_whole(io, timer, (timeout_ms, fin_follows), head, whole, sent).await;
         }
         Err(body) => body,
     };
     let mut output = Output::new(r, framing, head, body, pace, io.sends_files());
+    output.fin_follows = fin_follows;
     let result = poll_fn(|cx| output.poll(io, timer, timeout_ms, cx)).await;
     output.count(r);
     result
@@ -144,7 +149,7 @@ fn whole(body: Body, by_kernel: bool) -> Result<Whole, Body> {
 async fn send_whole<T: Transport>(
     io: &mut T,
     timer: &Timer,
-    timeout_ms: u64,
+    (timeout_ms, fin_follows): (u64, bool),
     mut head: Vec<u8>,
     body: Whole,
     sent: &mut u64,
@@ -155,7 +160,7 @@ async fn send_whole<T: Transport>(
                 head.extend_from_slice(&bytes);
                 bytes = Bytes::new();
             }
-            send_pair(io, timer, timeout_ms, &head, &bytes, sent).await
+            send_pair(io, timer, (timeout_ms, fin_follows), &head, &bytes, sent).await
         }
         Whole::File(slice) => send_file(io, timer, timeout_ms, &head, &slice, sent).await,
     };
@@ -208,7 +213,7 @@ async fn send_file<T: Transport>(
         Some(bytes) if left > 0 => {
             let rest = bytes.slice(bytes.len() - left..);
             let head = &head[at.min(head.len())..];
-            send_pair(io, timer, timeout_ms, head, &rest, sent).await
+            send_pair(io, timer, (timeout_ms, false), head, &rest, sent).await
         }
         _ => Ok(()),
     }
@@ -217,7 +222,7 @@ async fn send_file<T: Transport>(
 async fn send_pair<T: Transport>(
     io: &mut T,
     timer: &Timer,
-    timeout_ms: u64,
+    (timeout_ms, fin_follows): (u64, bool),
     head: &[u8],
     body: &[u8],
     sent: &mut u64,
@@ -233,7 +238,7 @@ async fn send_pair<T: Transport>(
                 (_, true) => &slices[..1],
                 _ => &slices[..],
             };
-            match io.poll_write(cx, slices, false) {
+            match io.poll_write(cx, slices, fin_follows) {
                 Poll::Ready(Ok(written)) => {
                     at += written;
                     *sent += written as u64;
@@ -305,6 +310,8 @@ struct Output {
     ends_with_client: bool,
     /// Trailers that come with the end of the body.
     late: LateTrailers,
+    /// Whether the connection ends with the response.
+    fin_follows: bool,
 }
 
 impl Output {
@@ -334,6 +341,7 @@ impl Output {
             ahead: std::mem::take(&mut r.response.ahead),
             ends_with_client: r.response.ends_with_client,
             late: std::mem::take(&mut r.response.late_trailers),
+            fin_follows: false,
         }
     }
 
@@ -543,7 +551,10 @@ impl Output {
         let mut slices = [IoSlice::new(&[]); MAX_SLICES];
         let mut count = 0;
         let mut left = allowance;
-        let mut more = !waiting && self.body.is_some();
+        let mut more = match self.body {
+            Some(_) => !waiting,
+            None => self.fin_follows && self.truncated.is_none(),
+        };
         for chunk in &self.queue {
             let Chunk::Bytes(bytes) = chunk else {
                 // The file follows at once, in the same packets.
@@ -613,7 +624,8 @@ mod tests {
             let (mut io, timer) = (Socket::new(ours.into()), Timer::new());
             let body = whole(Body::File(slice), true).ok().unwrap();
             assert!(matches!(body, Whole::File(_)));
-            send_whole(&mut io, &timer, 60_000, head.to_vec(), body, &mut count).await.unwrap();
+            let how = (60_000, false);
+            send_whole(&mut io, &timer, how, head.to_vec(), body, &mut count).await.unwrap();
         });
         (reader.join().unwrap(), count)
     }

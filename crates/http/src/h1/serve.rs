@@ -544,6 +544,8 @@ async fn respond<T: Transport>(
     if linger {
         let (time_ms, timeout_ms) = (core.lingering_time_ms, core.lingering_timeout_ms);
         close::linger(io, timer, Patience { time_ms, timeout_ms, bytes: u64::MAX }).await;
+    } else {
+        close::release(io).await;
     }
     Next::Close
 }
@@ -714,5 +716,31 @@ mod tests {
         assert!(serving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         let answered = connection.requests.get() as usize;
         assert!(answered < 100, "{answered}");
+    }
+
+    #[test]
+    fn the_last_packet_of_a_connection_goes_with_its_end() {
+        let connection_of =
+            |conf| testing::request(conf, "GET / HTTP/1.1\r\n\r\n").connection.clone();
+        let whole = "return 200 text;";
+        let chunked = "return 200 text; sub_filter a b; sub_filter_types *;";
+        let ends = [
+            (whole, "", (false, false)),
+            (whole, "Connection: close\r\n", (true, true)),
+            (chunked, "", (false, false)),
+            (chunked, "Connection: close\r\n", (true, true)),
+            ("return 200 text; lingering_close always;", "Connection: close\r\n", (true, true)),
+            ("return 200 text; keepalive_timeout 0;", "", (true, true)),
+        ];
+        for (conf, fields, want) in ends {
+            let connection = connection_of(conf);
+            let listening = Rc::new(Listening::new(Addr::Unix("/".into()), 0));
+            let line = Line::default();
+            line.say(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
+            let mut serving = pin!(serve((), line.clone(), connection, listening, None));
+            let _ = serving.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(line.0.told.borrow().starts_with(b"HTTP/1.1 200"), "{conf}");
+            assert_eq!((line.0.more.get(), line.0.ended.get()), want, "{conf} {fields}");
+        }
     }
 }

@@ -441,7 +441,8 @@ impl<T: Transport> Transport for TlsStream<T> {
             state.closed = true;
             state.queue(kind::ALERT, &[1, 0]);
         }
-        ready!(poll_flush(io, &mut state.output, cx, false))?;
+        // The FIN goes with it.
+        ready!(poll_flush(io, &mut state.output, cx, true))?;
         io.poll_shutdown(cx)
     }
 
