@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 
 use forebay_testkit::{Kind, Server, process};
 
+use crate::floor::Floor;
 use crate::haproxy::Haproxy;
 use crate::measure::Plan;
-use crate::rows::{self, Setting};
+use crate::rows::{self, Row, Setting};
 
 const FILES_CONF: &str = include_str!("../../../benches/conf/nginx.conf");
 const PROXY_CONF: &str = include_str!("../../../benches/conf/proxy.conf");
@@ -24,6 +25,8 @@ pub enum Who {
     Forebay,
     /// The other measure of proxies.
     Haproxy,
+    /// What nobody can go below.
+    Floor,
 }
 
 impl fmt::Display for Who {
@@ -32,6 +35,7 @@ impl fmt::Display for Who {
             Who::Nginx => "nginx",
             Who::Forebay => "forebay",
             Who::Haproxy => "haproxy",
+            Who::Floor => "floor",
         })
     }
 }
@@ -39,6 +43,7 @@ impl fmt::Display for Who {
 enum Running {
     Server(Box<Server>),
     Haproxy(Haproxy),
+    Floor(Floor),
 }
 
 /// A running server.
@@ -55,15 +60,19 @@ pub fn backend(plan: &Plan) -> Result<Server, String> {
 }
 
 impl Contender {
-    /// Starts one on the configuration of a setting.
+    /// Starts one on the configuration of a row.
     pub fn start(
         plan: &Plan,
         who: Who,
-        setting: Setting,
+        row: &Row,
         backend: Option<&Server>,
     ) -> Result<Contender, String> {
-        let behind = backend.map(|server| server.addr());
+        let (setting, behind) = (row.setting, backend.map(|server| server.addr()));
         let running = match (who, setting, behind) {
+            (Who::Floor, ..) => {
+                let model = Contender::start(plan, Who::Nginx, row, backend)?;
+                Running::Floor(Floor::start(row, model.addr(), behind)?)
+            }
             (Who::Haproxy, _, Some(behind)) => {
                 let binary = plan.haproxy.as_deref().ok_or("haproxy is not installed")?;
                 Running::Haproxy(Haproxy::start(binary, behind)?)
@@ -92,6 +101,7 @@ impl Contender {
         match &self.running {
             Running::Server(server) => server.addr(),
             Running::Haproxy(haproxy) => haproxy.addr(),
+            Running::Floor(floor) => floor.addr(),
         }
     }
 
@@ -100,6 +110,7 @@ impl Contender {
         match &self.running {
             Running::Server(server) => server.process_tree(),
             Running::Haproxy(haproxy) => haproxy.process_tree(),
+            Running::Floor(floor) => floor.process_tree(),
         }
     }
 }
@@ -116,7 +127,7 @@ impl Drop for Contender {
 fn server(plan: &Plan, who: Who, conf: &str) -> Result<Box<Server>, String> {
     let (kind, binary) = match who {
         Who::Forebay => (Kind::Forebay, &plan.forebay),
-        Who::Nginx | Who::Haproxy => (Kind::Nginx, &plan.nginx),
+        Who::Nginx | Who::Haproxy | Who::Floor => (Kind::Nginx, &plan.nginx),
     };
     let builder = Server::builder(kind, conf).binary(binary).files(&rows::files());
     builder.start().map(Box::new).map_err(|e| e.to_string())

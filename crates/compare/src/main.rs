@@ -7,6 +7,7 @@
 
 mod build;
 mod contender;
+mod floor;
 mod haproxy;
 mod http2;
 mod load;
@@ -17,6 +18,7 @@ mod tls;
 mod train;
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -60,6 +62,19 @@ struct Args {
     /// puts it under the load of the rows.
     #[arg(long, conflicts_with_all = ["forebay", "check"])]
     train: bool,
+    /// Beside them, where a row has such a thing: a server of nothing but the system calls, which no other can
+    /// go below.
+    #[arg(long)]
+    floor: bool,
+    /// That server: a folder with what it says.
+    #[arg(long, hide = true)]
+    serve_floor: Option<PathBuf>,
+    /// What it passes requests on to.
+    #[arg(long, hide = true)]
+    behind_floor: Option<SocketAddr>,
+    /// Whether its connections end with the answer.
+    #[arg(long, hide = true)]
+    floor_closes: bool,
     /// Fail when a target is missed.
     #[arg(long)]
     check: bool,
@@ -74,7 +89,14 @@ fn main() -> ExitCode {
         ROWS.iter().for_each(|row| println!("{:<14} {}", row.name, row.what));
         return ExitCode::SUCCESS;
     }
-    match run(&args) {
+    let done = match &args.serve_floor {
+        Some(dir) => {
+            let served = floor::serve(dir, args.behind_floor, args.floor_closes);
+            served.map(|()| true).map_err(|e| e.to_string())
+        }
+        None => run(&args),
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
@@ -159,6 +181,7 @@ fn plan(args: &Args) -> Result<Plan, String> {
         time: Duration::from_secs(args.seconds),
         connections: args.connections,
         idle: args.idle as usize,
+        floor: args.floor,
         only: None,
         cores: measure::two_cores(),
     })

@@ -82,6 +82,8 @@ pub struct Plan {
     pub connections: u32,
     /// Idle connections.
     pub idle: usize,
+    /// Whether the [floor](crate::floor) runs, too.
+    pub floor: bool,
     /// The only server to run; all that a row has otherwise.
     pub only: Option<Who>,
     /// The cores of server and load; none on a machine with a single one.
@@ -167,7 +169,7 @@ pub fn measure(plan: &Plan, row: &Row, progress: &mut dyn FnMut(u32)) -> Result<
     Ok(measured)
 }
 
-/// Who runs a row: HAProxy only where it is asked for.
+/// Who runs a row: HAProxy and the floor only where they are asked for.
 fn contenders(plan: &Plan, row: &Row) -> Vec<Who> {
     if let Some(only) = plan.only {
         return vec![only];
@@ -175,6 +177,9 @@ fn contenders(plan: &Plan, row: &Row) -> Vec<Who> {
     let mut who = vec![Who::Nginx, Who::Forebay];
     if row.setting == Setting::Proxy && row.load == Load::Requests && plan.haproxy.is_some() {
         who.push(Who::Haproxy);
+    }
+    if plan.floor && row.has_floor() {
+        who.push(Who::Floor);
     }
     who
 }
@@ -201,8 +206,7 @@ fn started(
     who: Who,
     backend: Option<&Server>,
 ) -> Result<Contender, String> {
-    let server =
-        Contender::start(plan, who, row.setting, backend).map_err(|e| format!("{who}: {e}"))?;
+    let server = Contender::start(plan, who, row, backend).map_err(|e| format!("{who}: {e}"))?;
     pin_server(plan, &server);
     Ok(server)
 }

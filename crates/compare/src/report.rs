@@ -47,6 +47,8 @@ pub struct Summary<'a> {
     pub ratio: Spread,
     /// HAProxy's, where it ran.
     pub haproxy: Option<Spread>,
+    /// nginx's over that of a server of nothing but system calls, where that ran: the most there is.
+    pub most: Option<Spread>,
     /// Whether the target is met; none when there is none, or nothing to judge by.
     pub pass: Option<bool>,
     /// Wrong answers, on both sides.
@@ -66,6 +68,11 @@ pub fn summarize(measured: &Measured) -> Summary<'_> {
     };
     let ratio = over(Who::Nginx);
     let haproxy = (!measured.of(Who::Haproxy).is_empty()).then(|| over(Who::Haproxy));
+    let floor = measured.of(Who::Floor);
+    let most = (!floor.is_empty()).then(|| {
+        let pairs = measured.of(Who::Nginx).iter().zip(floor);
+        Spread::of(pairs.map(|(nginx, floor)| nginx.cost / floor.cost.max(f64::MIN_POSITIVE)))
+    });
     let errors = measured.rounds.values().flatten().map(|r| r.errors).sum();
     let cost = field(forebay, |r| r.cost).median;
     let met = match measured.row.target {
@@ -78,7 +85,7 @@ pub fn summarize(measured: &Measured) -> Summary<'_> {
         }
         Target::None => None,
     };
-    Summary { measured, ratio, haproxy, pass: met.map(|met| met && errors == 0), errors }
+    Summary { measured, ratio, haproxy, most, pass: met.map(|met| met && errors == 0), errors }
 }
 
 /// The head of the table.
@@ -97,14 +104,18 @@ pub fn table_head() -> String {
 pub fn table_row(summary: &Summary) -> String {
     let row = &summary.measured.row;
     let sides = |get: fn(&Round) -> f64, scale: f64, digits: usize| {
-        let all = summary.measured.rounds.values();
-        let shown = all.map(|rounds| format!("{:.digits$}", field(rounds, get).median / scale));
+        let all = summary.measured.rounds.iter().filter(|(who, _)| **who != Who::Floor);
+        let shown =
+            all.map(|(_, rounds)| format!("{:.digits$}", field(rounds, get).median / scale));
         shown.collect::<Vec<_>>().join(" / ")
     };
     let mut ratio =
         format!("{:.2} ({:.2}..{:.2})", summary.ratio.median, summary.ratio.min, summary.ratio.max);
     if let Some(haproxy) = summary.haproxy {
         ratio.push_str(&format!(", {:.2}", haproxy.median));
+    }
+    if let Some(most) = summary.most {
+        ratio.push_str(&format!(", of {:.2}", most.median));
     }
     let speed = || sides(|r| r.per_second, 1.0, 0);
     let p99 = || sides(|r| r.p99_us, 1000.0, 2);
@@ -183,6 +194,7 @@ fn row_json(summary: &Summary) -> Value {
         "unit": unit,
         "ratio": summary.ratio.json(),
         "ratio_to_haproxy": summary.haproxy.map(Spread::json),
+        "ratio_of_floor": summary.most.map(Spread::json),
         "target": target,
         "pass": summary.pass,
     });
@@ -210,8 +222,8 @@ pub fn to_html(summaries: &[Summary], about: &Value) -> String {
          <title>Forebay beside nginx</title><style>{STYLE}</style></head><body>\n\
          <h1>Forebay beside nginx</h1>\n<p>Processor time per request (or memory, or another time), \
          nginx's over Forebay's: above 1 Forebay needs less. The line through a bar spans the rounds; the \
-         mark is the target.</p>\n{}\n<table><tr><th>row</th>{}{}{}<th>ratio</th><th>to HAProxy</th>\
-         <th>target</th></tr>\n{rows}</table>\n<p>{}</p>\n</body></html>\n",
+         mark is the target. At most: what a server of nothing but the system calls would come to.</p>\n{}\n<table><tr><th>row</th>{}{}{}<th>ratio</th><th>to HAProxy</th>\
+         <th>at most</th><th>target</th></tr>\n{rows}</table>\n<p>{}</p>\n</body></html>\n",
         chart(summaries),
         heads("requests/s"),
         heads("µs or B"),
@@ -234,19 +246,21 @@ fn html_row(summary: &Summary) -> String {
         };
         [Who::Nginx, Who::Forebay, Who::Haproxy].map(cell).concat()
     };
+    let shown = |ratio: Option<Spread>| ratio.map_or(String::new(), |r| format!("{:.2}", r.median));
     let class = match summary.pass {
         Some(true) => "pass",
         Some(false) => "miss",
         None => "",
     };
     format!(
-        "<tr><td>{}</td>{}{}{}<td>{:.2}</td><td>{}</td><td class=\"{class}\">{}</td></tr>\n",
+        "<tr><td>{}</td>{}{}{}<td>{:.2}</td><td>{}</td><td>{}</td><td class=\"{class}\">{}</td></tr>\n",
         escape(row.what),
         cells(|r| r.per_second, 1.0, 0),
         cells(|r| r.cost, 1.0, digits),
         cells(|r| r.p99_us, 1000.0, 2),
         summary.ratio.median,
-        summary.haproxy.map_or(String::new(), |ratio| format!("{:.2}", ratio.median)),
+        shown(summary.haproxy),
+        shown(summary.most),
         verdict(summary),
     )
 }

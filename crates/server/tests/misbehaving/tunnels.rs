@@ -114,7 +114,7 @@ fn a_tunnel_that_is_silent_ends_with_its_timeout() {
         conn.wait_closed()
     });
     of_both(|kind| {
-        let more = format!("{UPGRADE} proxy_read_timeout 300ms;");
+        let more = format!("{UPGRADE} proxy_read_timeout 1500ms;");
         let server = start(kind, "", &pass(origin.addr(), &more));
         let mut client = upgraded(&server, b"");
         assert!(client.is_at_end().unwrap(), "{kind}");
