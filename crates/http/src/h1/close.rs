@@ -24,7 +24,11 @@ pub async fn shut_down<T: Transport>(io: &mut T, timer: &Timer) -> bool {
 /// place of what is held back.
 pub async fn release<T: Transport>(io: &mut T) {
     // Nothing can be done for a client that is gone.
-    poll_fn(|cx| Poll::Ready(drop(io.poll_shutdown(cx)))).await;
+    poll_fn(|cx| {
+        let _ = io.poll_shutdown(cx);
+        Poll::Ready(())
+    })
+    .await;
 }
 
 /// For how long, and for how much, a client is read on.
