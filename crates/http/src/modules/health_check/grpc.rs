@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use forebay_session::upstream::health::{Dialogue, Heard, Talk, directives};
+use forebay_session::upstream::health::{Dialogue, Heard, READING, Talk, directives};
 use forebay_wire::{
     grpc,
     h1::{ResponseFieldId, ResponseHead},
@@ -85,7 +85,6 @@ struct Head {
 }
 
 type Wrong = &'static str;
-const READING: Wrong = "reading response";
 
 impl Call {
     /// Sends of the message what the server takes now.

@@ -27,6 +27,7 @@ use forebay_tls::ClientConfig;
 use forebay_wire::h1::ResponseHead;
 
 pub use expect::{Expect, HeaderTest, Match, Pattern, Statuses};
+pub use probe::READING;
 pub use run::Checks;
 pub(crate) use run::start;
 
@@ -156,7 +157,8 @@ pub trait Talk {
 pub enum Heard {
     /// There is more to come, as soon as this is sent.
     More(Vec<u8>),
-    /// The verdict: whether the connection may be used again, or what was wrong.
+    /// The verdict: whether the connection may be used again, or the stage at which something was wrong;
+    /// with [`READING`], a connection that was kept may be what was.
     Verdict(Result<bool, &'static str>),
 }
 

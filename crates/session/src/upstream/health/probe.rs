@@ -33,6 +33,17 @@ pub struct Failure {
     pub timed_out: bool,
 }
 
+const SENDING: &str = "sending request";
+/// The stage at which a server does not answer, or with nothing that is an answer.
+pub const READING: &str = "reading response";
+
+impl Failure {
+    /// Whether there was no answer at all, and no time was lost with it.
+    fn is_of_connection(self) -> bool {
+        !self.timed_out && matches!(self.stage, SENDING | READING)
+    }
+}
+
 /// A connection that the next check may use.
 pub struct Kept {
     stream: Box<dyn Transport>,
@@ -68,7 +79,7 @@ pub async fn ask(
     let first = attempt(check, addr, reused, kept, &timer, holds).await;
     match first {
         // The server may have closed it meanwhile: that says nothing about its health.
-        Err(failure) if was_reused && !failure.timed_out => {
+        Err(failure) if was_reused && failure.is_of_connection() => {
             attempt(check, addr, None, kept, &timer, holds).await
         }
         result => result,
@@ -197,8 +208,8 @@ struct Exchange<'a> {
 impl Exchange<'_> {
     fn failure(&self) -> Failure {
         let stage = match self.step {
-            Step::Sending(_) => "sending request",
-            Step::Reading => "reading response",
+            Step::Sending(_) => SENDING,
+            Step::Reading => READING,
         };
         Failure { stage, timed_out: false }
     }
@@ -266,14 +277,14 @@ impl Reader {
         end: bool,
         holds: &Holds,
     ) -> Option<Result<bool, &'static str>> {
-        let invalid = Some(Err("reading response"));
+        let invalid = Some(Err(READING));
         let is = |mark: &[u8]| match self.buf.len() >= mark.len() {
             true => Some(self.buf.starts_with(mark)),
             false if end => Some(false),
             false => None,
         };
         let either = |one: Option<bool>, other: Option<bool>| Some(one? || other?);
-        let simple = |right: Option<bool>| Some(right?.then_some(false).ok_or("reading response"));
+        let simple = |right: Option<bool>| Some(right?.then_some(false).ok_or(READING));
         match kind {
             Kind::Http { expect, .. } => self.look_http(expect, end, holds),
             Kind::Tcp | Kind::Grpc(_) => Some(Ok(false)),
@@ -284,9 +295,7 @@ impl Reader {
             Kind::Ajp => simple(is(b"\x41\x42\x00\x01\x09")),
             // A packet: its length in three bytes, its number, and the version, or 255 for an error.
             Kind::Mysql => match self.buf.get(4) {
-                Some(version) => {
-                    Some((*version != 0xff).then_some(false).ok_or("reading response"))
-                }
+                Some(version) => Some((*version != 0xff).then_some(false).ok_or(READING)),
                 None if end => invalid,
                 None => None,
             },
@@ -307,9 +316,9 @@ impl Reader {
                     self.parser.reset();
                 }
                 Ok(Progress::Complete { consumed }) => self.body = Some(consumed),
-                Ok(_) if end => return Some(Err("reading response")),
+                Ok(_) if end => return Some(Err(READING)),
                 Ok(_) => return None,
-                Err(_) => return Some(Err("reading response")),
+                Err(_) => return Some(Err(READING)),
             }
         }
         let head = self.parser.head();

@@ -213,6 +213,35 @@ fn a_connection_is_asked_again_as_often_as_it_may() {
     }
 }
 
+#[test]
+fn a_server_that_says_no_on_a_kept_connection_is_not_asked_twice() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = Addr::Tcp(listener.local_addr().unwrap());
+    let asked = Arc::<AtomicUsize>::default();
+    let count = asked.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut buf = [0; 1024];
+            while let Ok(1..) = stream.read(&mut buf) {
+                let status = if count.fetch_add(1, SeqCst) == 0 { "200 OK" } else { "500 Ill" };
+                let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+                if stream.write_all(answer.as_bytes()).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    let check = plus("keepalive_time=1h", "");
+    block_on(async {
+        let mut kept = None;
+        ask(&check, &addr, &mut kept, &NO_VARIABLES).await.unwrap();
+        let failure = ask(&check, &addr, &mut kept, &NO_VARIABLES).await.unwrap_err();
+        assert_eq!(failure.stage, "checking status code");
+    });
+    assert_eq!(asked.load(SeqCst), 2);
+}
+
 fn server(addr: &Addr) -> Server {
     Server::new(Target::of(addr.clone()), Span::default())
 }
