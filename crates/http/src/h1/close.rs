@@ -9,26 +9,16 @@ use forebay_rt::{clock, pool, task, timer::Timer, transport::Transport};
 const LAST_WORDS_MS: u64 = 3000;
 
 /// Sends FIN, and before it what TLS has to say; whether that went out.
+///
+/// It lets the last bytes of a response go, too, so that one packet has both. That is not left to the closing
+/// that follows: a client that has said more by then would be sent a reset in place of what is held back.
 pub async fn shut_down<T: Transport>(io: &mut T, timer: &Timer) -> bool {
-    timer.arm(LAST_WORDS_MS);
+    timer.disarm();
     poll_fn(|cx| match io.poll_shutdown(cx) {
         Poll::Ready(done) => Poll::Ready(done.is_ok()),
-        Poll::Pending => timer.poll_expired(cx).map(|()| false),
+        Poll::Pending => timer.poll_expired_after(LAST_WORDS_MS, cx).map(|()| false),
     })
     .await
-}
-
-/// Sends FIN, which lets the last bytes of the response go: one packet has both. Nobody is waited for.
-///
-/// Not left to the closing that follows: a client that has said more by then would be sent a reset in
-/// place of what is held back.
-pub async fn release<T: Transport>(io: &mut T) {
-    // Nothing can be done for a client that is gone.
-    poll_fn(|cx| {
-        let _ = io.poll_shutdown(cx);
-        Poll::Ready(())
-    })
-    .await;
 }
 
 /// For how long, and for how much, a client is read on.

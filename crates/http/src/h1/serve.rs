@@ -545,7 +545,8 @@ async fn respond<T: Transport>(
         let (time_ms, timeout_ms) = (core.lingering_time_ms, core.lingering_timeout_ms);
         close::linger(io, timer, Patience { time_ms, timeout_ms, bytes: u64::MAX }).await;
     } else {
-        close::release(io).await;
+        // Nothing can be done for a client that is gone.
+        let _ = close::shut_down(io, timer).await;
     }
     Next::Close
 }
