@@ -439,8 +439,8 @@ impl Own {
         // `if` and `limit_except` are the same location with some settings changed.
         if matches!(self.kind, Kind::If | Kind::LimitExcept) {
             self.name = parent.name.clone();
-            self.internal |= parent.internal;
         }
+        self.internal |= parent.internal;
     }
 }
 
