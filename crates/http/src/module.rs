@@ -302,6 +302,13 @@ impl Builder<'_, '_, '_> {
         self.location.sole_content = Some(Box::new(handler));
     }
 
+    /// Whether a module serves this level: it is on here, or in the location that this `if` varies,
+    /// unless the `if` has another content handler (`ngx_http_update_location_config`).
+    pub fn serves<C: Conf>(&self, conf: &C, is_on: impl Fn(&C) -> bool) -> bool {
+        let varies = self.location.kind == Kind::If && self.location.sole_content.is_none();
+        is_on(conf) || (varies && self.enclosing().is_some_and(is_on))
+    }
+
     /// Adds a response filter; filters run in module order.
     pub fn filter(&mut self, filter: impl Filter + 'static) {
         self.location.filters.push(Box::new(filter));

@@ -16,7 +16,7 @@ use crate::{
 /// `ngx_http_empty_gif_module`.
 pub struct EmptyGif;
 
-/// Whether the picture is served here; inner levels do not inherit it, as it is a content handler.
+/// Whether the picture is served here; inner locations do not inherit it, as it is a content handler.
 #[derive(Default)]
 pub struct Conf {
     on: bool,
@@ -43,7 +43,7 @@ impl Module for EmptyGif {
     )];
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if conf.on {
+        if b.serves(conf, |conf| conf.on) {
             b.sole_content(Picture);
         }
         Ok(())

@@ -46,7 +46,7 @@ impl Module for Flv {
     )];
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if conf.on {
+        if b.serves(conf, |conf| conf.on) {
             b.sole_content(Video);
         }
         Ok(())

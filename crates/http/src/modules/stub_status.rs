@@ -54,7 +54,7 @@ impl Module for StubStatus {
     }
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if conf.on {
+        if b.serves(conf, |conf| conf.on) {
             b.sole_content(Status);
         }
         Ok(())

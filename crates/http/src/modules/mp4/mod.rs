@@ -98,7 +98,7 @@ impl Module for Mp4 {
     ];
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if conf.on {
+        if b.serves(conf, |conf| conf.on) {
             let buffer_size = conf.buffer_size.unwrap_or(512 << 10);
             b.sole_content(Video {
                 max_moov: conf.max_buffer_size.unwrap_or(10 << 20).max(buffer_size),
