@@ -20,8 +20,9 @@ pub struct Tree {
     /// Whether a path that lacks the last slash of a name may be redirected, see
     /// [`crate::plan::Location::auto_redirect`].
     pub redirects: bool,
-    /// Names that end in a slash, without it: what may redirect to where.
-    slashed: HashMap<Box<[u8]>, LocId>,
+    /// Names that end in a slash, without it: the exact and the prefix location of that name, or one of
+    /// them twice.
+    slashed: HashMap<Box<[u8]>, (LocId, LocId)>,
     /// Regular expressions in the order of the file.
     regexes: Vec<(Regex, Groups, LocId)>,
 }
@@ -66,13 +67,19 @@ impl Tree {
             }
             self.prefixes[i].parent = candidate;
         }
-        // An exact name wins over a prefix.
-        let prefixes = self.prefixes.iter().map(|prefix| (&prefix.name, prefix.id));
-        let exact = self.exact.iter().map(|(name, id)| (name, *id));
-        let slashed = prefixes.chain(exact).filter_map(|(name, id)| {
-            Some((name.strip_suffix(b"/").filter(|name| !name.is_empty())?.into(), id))
-        });
-        self.slashed = slashed.collect();
+        let slashless = |name: &[u8]| -> Option<Box<[u8]>> {
+            Some(name.strip_suffix(b"/").filter(|name| !name.is_empty())?.into())
+        };
+        for prefix in &self.prefixes {
+            if let Some(name) = slashless(&prefix.name) {
+                self.slashed.insert(name, (prefix.id, prefix.id));
+            }
+        }
+        for (name, &id) in &self.exact {
+            if let Some(name) = slashless(name) {
+                self.slashed.entry(name).and_modify(|both| both.0 = id).or_insert((id, id));
+            }
+        }
     }
 
     /// The longest prefix of the path. In byte order it stands at or before the path, and whatever
@@ -118,12 +125,13 @@ pub fn locate(plan: &Plan, r: &Request) -> Located {
     }
 }
 
-/// The location that lacks nothing but a slash behind the path, and redirects there; one that is
-/// named as the path is wins.
+/// The location that lacks nothing but a slash behind the path, if that or another of the name redirects
+/// there; one that is named as the path is wins.
 fn with_slash(plan: &Plan, tree: &Tree, path: &[u8]) -> Option<LocId> {
-    let found = *tree.slashed.get(path)?;
+    let (found, other) = *tree.slashed.get(path)?;
     let same = tree.prefixes.binary_search_by(|prefix| (*prefix.name).cmp(path)).is_ok();
-    (plan.location(found).auto_redirect && !same).then_some(found)
+    let redirects = [found, other].iter().any(|id| plan.location(*id).auto_redirect);
+    (redirects && !same).then_some(found)
 }
 
 fn search(plan: &Plan, tree: &Tree, r: &Request) -> Match {

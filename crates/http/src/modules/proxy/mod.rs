@@ -299,7 +299,7 @@ impl Module for Proxy {
                 put(conf, pass, speech::Http1::new(set, http11), b)?;
             }
         }
-        if let Kind::Prefix { .. } = kind
+        if let Kind::Exact | Kind::Prefix { .. } = kind
             && b.location.name.ends_with(b"/")
         {
             b.location.auto_redirect = true;
