@@ -29,7 +29,14 @@ pub struct Conf {
 
 impl module::Conf for Conf {
     fn inherit(&mut self, parent: &Self) {
-        inherit!(self, parent; link, md5, secret);
+        if self.secret.is_some() {
+            return;
+        }
+        inherit!(self, parent; link, md5);
+        // The way of links that this level chose is the only one it has.
+        if self.link.is_none() && self.md5.is_none() {
+            inherit!(self, parent; secret);
+        }
     }
 }
 
@@ -190,7 +197,7 @@ mod tests {
     #[test]
     fn the_two_ways_are_not_mixed() {
         let conf = "server { listen 127.0.0.1:1;
-            secure_link $arg_h; location / { secure_link_secret x; } }";
+            location / { secure_link $arg_h; secure_link_secret x; } }";
         let error = testing::conf_error(conf);
         assert!(error.contains("\"secure_link_secret\" cannot be mixed with"), "{error}");
     }
