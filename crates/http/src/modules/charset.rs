@@ -244,6 +244,8 @@ fn name(r: &mut Request, charset: Bytes) {
     if r.subrequest {
         return;
     }
+    // What is named here is written anew, even if it stays what it was.
+    r.response.content_type_text = None;
     // Old browsers took the charset of a redirect for that of the page that it led to.
     r.response.charset = (!matches!(r.response.status, 301 | 302)).then_some(charset);
 }

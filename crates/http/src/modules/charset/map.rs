@@ -254,6 +254,8 @@ impl Recoder {
                 let recoded = piece.iter().map(|&byte| table[usize::from(byte)]);
                 recoded.collect::<Vec<u8>>().into()
             }
+            // DIFFERS(charset-unmapped-bytes): nginx passes a piece on as it is in which no byte gets
+            // longer.
             Recode::ToUtf8(table) => {
                 let mut out = Vec::with_capacity(piece.len() * 2);
                 for &byte in &piece {
