@@ -503,7 +503,8 @@ async fn respond<T: Transport>(
         }
     }
     if body.broken() || body.awaits_continue() {
-        // Whether a body still follows cannot be known: RFC 9110 §10.1.1.
+        // DIFFERS(expect-unread): nginx takes for the body what comes next. Whether it is one cannot
+        // be known.
         r.keep_alive = false;
     }
     let framing = frame(plan, r);
@@ -615,6 +616,7 @@ fn frame(plan: &Plan, r: &mut Request) -> Framing {
         // The page of an error is not what the client asked for, so neither is its time.
         r.response.last_modified = None;
     }
+    // DIFFERS(keep-alive-before-location): nginx looks at these once a location is known.
     let connection = &r.connection;
     let worn = connection.requests.get() >= core.keepalive_requests
         || clock::now_ms() - connection.started_ms > core.keepalive_time_ms;
@@ -661,6 +663,8 @@ async fn keep<T: Transport>(
     if !body.finished() {
         let mut client =
             H1Client { io: &mut *io, timer, body: &mut *body, interim: b"", armed: false };
+        // Behind the response, it would be one to the next request.
+        client.forgo_continue();
         let end = clock::now_ms().saturating_add(core.lingering_time_ms);
         loop {
             let piece = poll_fn(|cx| client.poll_body(0, core.lingering_timeout_ms, cx)).await;
