@@ -11,7 +11,7 @@ use std::{future::Future, pin::Pin};
 use bytes::Bytes;
 use forebay_session::log::{self, Severity};
 use forebay_wire::{
-    h1::{BodyLength, Method},
+    h1::{BodyLength, Method, Version},
     uri,
 };
 
@@ -457,6 +457,7 @@ fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
     if matches!(status, 408 | 444 | 499) {
         // ngx_http_finalize_request: the connection closes without a word, and no page is looked for.
         r.response.status = status;
+        r.silent = true;
         return None;
     }
     r.response.forget_body();
@@ -532,6 +533,19 @@ fn show(plan: &Plan, r: &mut Request, page: &ErrorPage, status: Status) -> Shown
         Some(b'@') => {
             if !spend_cycle(r) {
                 tell_cycle(r, REDIRECTING_TO_NAMED, &target);
+                return Shown::Nowhere;
+            }
+            if r.uri.is_empty() {
+                // That of the request was none.
+                let name = log::Shown(&target);
+                let doing = match r.version() {
+                    Version::Http2 => "processing HTTP/2 connection",
+                    _ => "reading client request line",
+                };
+                let text = format_args!(
+                    "empty URI in redirect to named location \"{name}\" while {doing}"
+                );
+                r.log_error(Severity::Error, text);
                 return Shown::Nowhere;
             }
             let Some(&id) = plan.server(r.server).named.get(&target[..]) else {

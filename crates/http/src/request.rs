@@ -212,6 +212,8 @@ pub struct Request {
     pub subrequests_left: u8,
     /// The status of the error that an `error_page` is being shown for; 0: none.
     pub error_status: u16,
+    /// Whether it ended with a status that closes the connection without a word.
+    pub silent: bool,
     /// Whether an error page is being served.
     pub showing_error_page: bool,
     /// Whether an error within it shows the built-in page: that is up to the location where the first
@@ -367,6 +369,7 @@ impl Request {
             cycles_left: MAX_CYCLES,
             subrequests_left: MAX_SUBREQUESTS,
             error_status: 0,
+            silent: false,
             showing_error_page: false,
             last_error_page: false,
             asks_for_body: None,
@@ -425,15 +428,10 @@ impl Request {
     }
 
     /// Whether the connection closes without a word (`ngx_http_finalize_request`): 444 says so; with 408
-    /// and 499 nobody waits for an answer. One that has such a status because `return` gives it a text
-    /// is sent.
+    /// and 499 nobody waits for an answer. One that has such a status because `return` gives it a text,
+    /// or `error_page` a page, is sent.
     pub fn ends_without_answer(&self) -> bool {
-        let status = self.response.status;
-        match status {
-            0 => self.response.content_length.is_none(),
-            408 | 444 | 499 => self.error_status == status,
-            _ => false,
-        }
+        self.silent || (self.response.status == 0 && self.response.content_length.is_none())
     }
 
     /// Writes a subrequest down that is over, where `log_subrequest` says so.
