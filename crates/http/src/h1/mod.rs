@@ -17,4 +17,5 @@ mod serve;
 
 pub(crate) use close::{Patience, linger, shut_down};
 pub(crate) use head::{write_date, write_modified};
+pub(crate) use refused::identify;
 pub use serve::serve;

@@ -46,7 +46,7 @@ pub fn cut_short(r: &mut Request, plan: &Plan, names: &Names, lines: u64) {
 
 /// Takes the path, and the server if a host is named or `anyway`. What these find wrong is less than what
 /// is known already.
-fn identify(r: &mut Request, plan: &Plan, names: &Names, anyway: bool) {
+pub fn identify(r: &mut Request, plan: &Plan, names: &Names, anyway: bool) {
     let input = r.input_mut();
     input.framing.host = h1::named_host(&input.head, &input.buf);
     let _ = match input.framing.host.is_some() || anyway {

@@ -30,6 +30,7 @@ use super::{
     tunnel,
 };
 use crate::{
+    h1::identify,
     plan::Plan,
     request::{Parts, Request},
     target,
@@ -617,6 +618,12 @@ impl<F: Future<Output = Request>> Conn<F> {
             })?;
             Ok(framing)
         });
+        if let Err(Refusal::Reject(reject)) = framing
+            && matches!(reject, Reject::NoHost | Reject::ContentLength | Reject::Trace)
+        {
+            // Found when the target was known: who answers is who would have.
+            identify(&mut r, &plan, names, reject == Reject::NoHost);
+        }
         r.keep_alive = true;
         skipped(&r);
         let task = match framing {

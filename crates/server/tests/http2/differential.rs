@@ -246,6 +246,7 @@ fn files_and_heads() -> Vec<Case> {
                 ask("PUT", "/text"),
                 ask("FOO", "/text"),
                 ask("TRACE", "/text"),
+                ask("TRACE", "/text").but(":authority", "other"),
             ],
         ),
         case("schemes", vec![get("/host").but(":scheme", "https")]),
