@@ -31,6 +31,8 @@ pub enum RequestBody {
     /// Nobody asked for it: what comes is thrown away.
     #[default]
     Unread,
+    /// Thrown away before anybody asked for it: who does finds that there is none.
+    Discarded,
     /// In memory (empty, if there is none).
     Memory(Bytes),
     /// In a file.

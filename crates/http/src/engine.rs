@@ -348,6 +348,7 @@ fn settle(flow: Flow<'_>, r: &mut Request) -> End {
                 return End::Deny(500);
             }
             r.internal = true;
+            r.upstream.leave();
             r.add_uri_to_alias = false;
             End::Again(Entry::Location(id))
         }
@@ -402,6 +403,7 @@ fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
         (RequestBody::File(file), _) => file.len,
         (RequestBody::Unread, BodyLength::Length(length)) => length,
         (RequestBody::Unread, BodyLength::None | BodyLength::Chunked) => 0,
+        (RequestBody::Discarded, _) => 0,
     };
     if limit > 0 && length > limit {
         r.log_error(
@@ -555,6 +557,7 @@ fn show(plan: &Plan, r: &mut Request, page: &ErrorPage, status: Status) -> Shown
                 return Shown::Nowhere;
             };
             r.internal = true;
+            r.upstream.leave();
             r.showing_error_page = true;
             Shown::Elsewhere(Entry::Location(id))
         }

@@ -397,7 +397,7 @@ impl Request {
         child.store = self.store.share();
         child.body = match &self.body {
             // Whoever answers without it has thrown it away.
-            RequestBody::Unread if self.response.status != 0 => RequestBody::Memory(Bytes::new()),
+            RequestBody::Unread if self.response.status != 0 => RequestBody::Discarded,
             body => body.clone(),
         };
         child.uri.extend_from_slice(uri);
@@ -542,6 +542,7 @@ impl Request {
         self.rewritten_in_place = false;
         self.is_as_sent = false;
         self.internal = true;
+        self.upstream.leave();
         self.add_uri_to_alias = false;
     }
 
@@ -549,7 +550,7 @@ impl Request {
     /// it finds that it is empty.
     pub(crate) fn discard_body(&mut self) {
         if self.body.is_unread() {
-            self.body = RequestBody::Memory(Bytes::new());
+            self.body = RequestBody::Discarded;
         }
     }
 

@@ -610,7 +610,9 @@ fn frame(plan: &Plan, r: &mut Request) -> Framing {
     if status == 204 {
         // ngx_http_header_filter. A 304 keeps what it has: a back end may tell the length.
         r.response.content_length = None;
-        r.response.content_type = None;
+        if !r.upstream.leads() {
+            r.response.content_type = None;
+        }
     }
     if !matches!(status, 200 | 206 | 304) {
         // The page of an error is not what the client asked for, so neither is its time.

@@ -27,6 +27,7 @@ pub struct Conf {
 }
 
 impl module::Conf for Conf {
+    // DIFFERS(referer-levels): nginx adds the regular expressions of the level above to a list without.
     fn inherit(&mut self, parent: &Self) {
         inherit!(self, parent; valid, hash_max_size, hash_bucket_size);
     }

@@ -48,7 +48,10 @@ pub(super) async fn outgoing<P: Protocol>(
         }
         RequestBody::Memory(bytes) => Outgoing::Memory(bytes.clone()),
         RequestBody::File(file) => Outgoing::File(file.clone()),
-        RequestBody::Unread => Outgoing::None,
+        RequestBody::Discarded if r.input.framing.body != BodyLength::None => {
+            Outgoing::Memory(Bytes::new())
+        }
+        RequestBody::Unread | RequestBody::Discarded => Outgoing::None,
     })
 }
 

@@ -101,17 +101,25 @@ pub struct State {
     /// Whether a server is being asked, so that lines of the error log name it.
     active: Cell<bool>,
     used: Cell<bool>,
+    leads: Cell<bool>,
 }
 
 impl State {
-    /// Whether the request was passed on, or was about to be.
-    pub fn is_used(&self) -> bool {
-        self.used.get()
+    /// Whether the location that the request is in passed it on, or was about to.
+    pub fn leads(&self) -> bool {
+        self.leads.get()
+    }
+
+    /// The request goes to another location, where it leads nowhere yet.
+    pub fn leave(&self) {
+        self.leads.set(false);
+        self.inner.borrow_mut().target = None;
     }
 
     /// Where this request leads, as its variables say.
     pub fn set_target(&self, host: &Bytes, port: &Bytes) {
         self.inner.borrow_mut().target = Some((host.clone(), port.clone()));
+        self.leads.set(true);
     }
 
     /// Shows what [`State::set_target`] said; `false`: nothing.
@@ -127,6 +135,7 @@ impl State {
     pub fn clear(&mut self) {
         let inner = self.inner.get_mut();
         inner.target = None;
+        self.leads.set(false);
         if !self.used.get() {
             return;
         }
@@ -155,6 +164,7 @@ impl State {
         self.scheme.set(scheme);
         self.active.set(true);
         self.used.set(true);
+        self.leads.set(true);
     }
 
     /// What is asked for.

@@ -146,6 +146,8 @@ fn cookie(r: &Request, name: &[u8], out: &mut Vec<u8>) -> bool {
 
 /// The value of the first cookie of that name, in any case
 /// (`ngx_http_parse_multi_header_lines`): a value goes up to the next `;`.
+///
+/// DIFFERS(cookie-without-value): nginx passes over what stands behind a name without `=`.
 pub(crate) fn cookie_value<'a>(header: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let mut rest = header;
     while !rest.is_empty() {

@@ -5,7 +5,10 @@ use forebay_session::{
     log::{Severity, Shown},
     var::Registry,
 };
-use forebay_wire::{date, h1::Version};
+use forebay_wire::{
+    date,
+    h1::{Method, Version},
+};
 
 use super::{put, put_joined, put_number, put_some};
 use crate::{core::SizeValue, request::Request};
@@ -35,7 +38,8 @@ pub(super) fn register(registry: &mut Registry<Request>) {
     registry.kept("sent_http_content_type", sent_content_type);
     registry.kept("sent_http_keep_alive", |r, out| {
         let seconds = r.location().core.keepalive_header;
-        r.keep_alive && seconds > 0 && put(out, b"timeout=") && put_number(out, seconds)
+        let kept = r.keep_alive && r.version() != Version::Http2;
+        kept && seconds > 0 && put(out, b"timeout=") && put_number(out, seconds)
     });
     registry.kept("sent_http_last_modified", |r, out| {
         let Some(modified) = r.response.last_modified else {
@@ -53,7 +57,12 @@ pub(super) fn register(registry: &mut Registry<Request>) {
         put_joined(out, fields, name, b", ")
     });
     registry.kept_prefixed("sent_trailer_", |r, name, out| {
-        let fields = r.response.trailers.iter().map(|field| (&field.name[..], &field.value[..]));
+        if r.method == Method::Head || r.response.header_only || r.response.status == 304 {
+            return false;
+        }
+        // One without a value is not sent.
+        let trailers = r.response.trailers.iter().filter(|field| !field.value.is_empty());
+        let fields = trailers.map(|field| (&field.name[..], &field.value[..]));
         put_joined(out, fields, name, b", ")
     });
 }
@@ -75,6 +84,7 @@ fn status(r: &Request, out: &mut Vec<u8>) -> bool {
 fn sent_content_type(r: &Request, out: &mut Vec<u8>) -> bool {
     let response = &r.response;
     if let Some((charset, text)) = &response.content_type_text
+        && response.content_type.is_some()
         && response.charset.as_ref() == Some(charset)
     {
         return put_some(out, Some(text));

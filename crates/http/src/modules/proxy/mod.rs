@@ -382,7 +382,7 @@ fn set_header(c: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Erro
 
 /// Shows the host and port that a request is passed to, while it is, and after.
 fn with_target(r: &Request, f: impl FnOnce(&Bytes, &Bytes)) -> bool {
-    if !r.upstream.is_used() {
+    if !r.upstream.leads() {
         return false;
     }
     if let Some(Fixed(url)) = r.location().setting::<Fixed>() {

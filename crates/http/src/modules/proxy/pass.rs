@@ -106,6 +106,8 @@ pub async fn evaluate(
     resolver: &(Arc<Resolver>, u64),
 ) -> Result<(GroupRef, Url), u16> {
     let value = template.value(r);
+    // Until it can be told, it is empty.
+    r.upstream.set_target(&Bytes::new(), &Bytes::new());
     let fail = |why: &str, what: &[u8]| {
         r.log_error(Severity::Error, format_args!("{why} in upstream \"{}\"", Shown(what)));
         500u16
