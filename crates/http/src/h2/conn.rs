@@ -13,7 +13,7 @@ use std::{
 };
 
 use forebay_rt::{
-    clock, pool,
+    clock, pool, task,
     timer::{Idle, Timer},
     transport::Transport,
 };
@@ -257,6 +257,9 @@ impl<F: Future<Output = Request>> Conn<F> {
             }
             if !moved {
                 return self.wait(timer, cx);
+            }
+            if task::poll_turn(cx).is_pending() {
+                return Poll::Pending;
             }
         }
         cx.waker().wake_by_ref();

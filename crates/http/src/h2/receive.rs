@@ -7,7 +7,7 @@
 
 use std::{cell::RefCell, future::Future, mem, task::Context};
 
-use forebay_rt::{clock, pool::Pooled};
+use forebay_rt::{clock, pool::Pooled, task};
 use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
     Reject,
@@ -55,6 +55,8 @@ const READ_WINDOW: u32 = 256 << 10;
 const KEPT_PARTS: usize = 256;
 /// How large the buffers of heads are that it keeps with them.
 const KEPT_HEAD_BYTES: usize = 4096;
+/// What a request weighs in a turn of its connection: as many as there may be streams, while others wait.
+const REQUEST_WORK: usize = 512;
 
 thread_local! {
     static PARTS: RefCell<Vec<(Parts, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
@@ -514,6 +516,7 @@ impl<F: Future<Output = Request>> Conn<F> {
             return self.spend(cost::RESET);
         }
         self.last_stream = id;
+        task::worked(REQUEST_WORK);
         self.open(id, block, end_stream, len, cx)
     }
 

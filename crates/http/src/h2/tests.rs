@@ -1,7 +1,7 @@
 //! A connection by itself: frames in, frames out, and the clock stands still.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     rc::Rc,
     sync::{
         Arc,
@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use forebay_rt::{clock, listen::Addr, timer::Timer};
+use forebay_rt::{clock, listen::Addr, task, timer::Timer};
 use forebay_wire::h2::{
     Head, PREFACE,
     frame::{HEAD_BYTES, flag, kind},
@@ -145,6 +145,23 @@ fn nobody_works_on_for_a_connection_that_malformed_requests_ended() {
     assert_eq!(end, End::Linger);
     pair.conn.abandon();
     assert!(pair.conn.poll_abandoned(&mut Context::from_waker(Waker::noop())).is_ready());
+}
+
+#[test]
+fn who_asks_without_a_pause_lets_others_have_their_turn() {
+    let mut pair = pair("keepalive_requests 100000; return 204;");
+    pair.say(kind::SETTINGS, 0, 0, b"");
+    for stream in (1..10_000).step_by(2) {
+        pair.say(kind::HEADERS, WHOLE, stream, GET);
+    }
+    let mut turns = 0;
+    task::block_on(poll_fn(|cx| {
+        turns += 1;
+        assert!(pair.conn.poll(&mut pair.line.clone(), &pair.timer, cx).is_pending());
+        let answered = pair.told().iter().filter(|frame| frame.0 == kind::HEADERS).count();
+        assert!(answered <= turns * 1024, "{answered} in {turns} turns");
+        if answered == 5_000 { Poll::Ready(()) } else { Poll::Pending }
+    }));
 }
 
 #[test]

@@ -48,8 +48,10 @@ use crate::{clock, timer};
 const TURNS: usize = 256;
 /// How many events are taken at once.
 const EVENTS: usize = 512;
-/// How many bytes a task moves before others have their turn, however many more there are.
+/// How many bytes a task moves before sockets are looked at again, however many more there are.
 const TURN_BYTES: usize = 256 << 10;
+/// How many it moves while other tasks wait for their turn: a round of a thousand downloads is not long.
+const SHARED_TURN_BYTES: usize = 64 << 10;
 
 thread_local! {
     static LOCAL: Local = const { Local::new() };
@@ -131,12 +133,19 @@ pub(crate) fn moved(bytes: usize) {
 /// Whether the task whose turn it is has moved enough for now. It is woken to go on when others had their
 /// turn: a peer that is as fast as we are would have the loop to itself otherwise.
 pub(crate) fn is_turn_over(cx: &Context<'_>) -> bool {
-    // Without a loop there are no others.
-    let is_over = MOVED.get() >= TURN_BYTES && is_running();
-    if is_over {
+    let moved = MOVED.get();
+    if moved < SHARED_TURN_BYTES {
+        return false;
+    }
+    let is_over = LOCAL.try_with(|local| match local.id.get() {
+        // Without a loop there are no others.
+        0 => false,
+        _ => moved >= TURN_BYTES || local.tasks.borrow().has_waiting(),
+    });
+    if is_over == Ok(true) {
         cx.waker().wake_by_ref();
     }
-    is_over
+    is_over == Ok(true)
 }
 
 /// A socket on the event loop of the thread that registered it. Its descriptor is the owner's affair,

@@ -140,6 +140,11 @@ impl Tasks {
         self.queue.extend(self.later.drain(..));
     }
 
+    /// Whether others have their turn before input and output are looked at.
+    pub fn has_waiting(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Whether nobody waits for a turn.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.later.is_empty()
