@@ -9,6 +9,7 @@
 use std::{
     cell::RefCell,
     rc::{Rc, Weak},
+    sync::Arc,
 };
 
 use forebay_rt::clock;
@@ -216,7 +217,8 @@ impl Contents {
     pub fn store(&mut self, path: &[u8], file: &Rc<OpenFile>, mirrored: bool) {
         let Some(contents) = &file.contents else { return };
         let large = contents.len() as u64 > KERNEL_BYTES && self.mirrors < MAX_MIRRORS;
-        let mirror = if mirrored && large { open::mirror(contents) } else { None };
+        let mirror = if mirrored && large { open::in_memory(&[contents]) } else { None };
+        let mirror = mirror.map(Arc::new);
         let kept = Rc::new(OpenFile { fd: None, mirror, ..(**file).clone() });
         self.bytes += weight(path, &kept);
         self.mirrors += usize::from(kept.mirror.is_some());

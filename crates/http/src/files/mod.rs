@@ -9,6 +9,7 @@ mod lru;
 mod open;
 mod path;
 mod read;
+mod ready;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use rustix::fs::OFlags;
 use self::{
     cache::{Known, Rules},
     open::{How, Links, Opened, Stat},
+    ready::Ready,
 };
 use crate::{
     body::FileSlice,
@@ -45,6 +47,7 @@ pub use path::{
     Outside, document_root, map_name, map_path, realpath_root, request_filename, shown_path,
 };
 pub use read::Reader;
+pub use ready::Whole;
 
 /// An open file. What is not a regular file is open too, and nothing to be served.
 #[derive(Clone)]
@@ -70,6 +73,8 @@ pub struct OpenFile {
     /// The contents once more, as a file in memory: to be sent by the kernel where no descriptor of
     /// the file itself is kept.
     mirror: Option<Arc<OwnedFd>>,
+    /// The contents behind the head that they go out with.
+    ready: Ready,
     /// The descriptor once more, of files that have no name: with the last of them their blocks go.
     _last: Option<Arc<ClosedBy>>,
 }
@@ -106,6 +111,7 @@ impl OpenFile {
             etag,
             contents,
             mirror: None,
+            ready: Ready::default(),
             _last: None,
         }
     }
@@ -132,6 +138,7 @@ impl OpenFile {
             etag: Bytes::new(),
             contents: Some(contents),
             mirror: None,
+            ready: Ready::default(),
             _last: None,
         }
     }
@@ -139,7 +146,8 @@ impl OpenFile {
     /// One that is in memory, and for the kernel so, too.
     #[cfg(test)]
     pub fn of_contents_and_mirror(contents: Bytes, mirror: &[u8]) -> OpenFile {
-        OpenFile { mirror: open::mirror(mirror), ..OpenFile::of_contents(contents) }
+        let mirror = open::in_memory(&[mirror]).map(Arc::new);
+        OpenFile { mirror, ..OpenFile::of_contents(contents) }
     }
 
     /// A temporary file without a name, which grows while it is sent. `closer`: who closes it.
@@ -161,6 +169,7 @@ impl OpenFile {
             etag: Bytes::new(),
             contents: None,
             mirror: None,
+            ready: Ready::default(),
         }
     }
 
@@ -183,6 +192,13 @@ impl FileSlice {
             // Whether the page cache has it still, only a read would tell.
             (None, Some(_)) => None,
         }
+    }
+
+    /// What is sent in one piece with that head, if it is all of a file that goes out often with it.
+    pub fn behind(&self, head: &[u8]) -> Option<Rc<Whole>> {
+        let OpenFile { contents, size, ready, .. } = &*self.file;
+        let contents = contents.as_ref().filter(|_| self.start == 0 && self.end == *size)?;
+        ready.of(head, contents)
     }
 
     /// The bytes, where the file is in memory.

@@ -305,19 +305,20 @@ pub fn contents(fd: BorrowedFd<'_>, stat: &Stat) -> Option<Bytes> {
     Some(bytes.into())
 }
 
-/// A file in memory with these contents; `None`: it cannot be had, and need not be.
-pub fn mirror(contents: &[u8]) -> Option<Arc<OwnedFd>> {
+/// A file in memory with these contents, one after the other; `None`: it cannot be had, and need not be.
+pub fn in_memory(contents: &[&[u8]]) -> Option<OwnedFd> {
     let fd = memfd_create("forebay contents", MemfdFlags::CLOEXEC).ok()?;
-    let mut written = 0;
-    while written < contents.len() {
-        match rustix::io::write(&fd, &contents[written..]) {
-            Ok(0) => return None,
-            Ok(bytes) => written += bytes,
-            Err(Code::INTR) => {}
-            Err(_) => return None,
+    for mut piece in contents.iter().copied() {
+        while !piece.is_empty() {
+            match rustix::io::write(&fd, piece) {
+                Ok(0) => return None,
+                Ok(bytes) => piece = &piece[bytes..],
+                Err(Code::INTR) => {}
+                Err(_) => return None,
+            }
         }
     }
-    Some(Arc::new(fd))
+    Some(fd)
 }
 
 fn describe(fd: impl AsFd) -> Result<Stat, Failed> {

@@ -7,6 +7,7 @@ use std::{
     collections::VecDeque,
     future::poll_fn,
     io::IoSlice,
+    os::fd::AsFd,
     task::{Context, Poll, ready},
 };
 
@@ -168,7 +169,8 @@ async fn send_whole<T: Transport>(
     result
 }
 
-/// Sends a head, and behind it in the same packets a file that is in memory.
+/// Sends a head, and behind it in the same packets a file that is in memory: in one piece with it, where
+/// there is such a thing.
 async fn send_file<T: Transport>(
     io: &mut T,
     timer: &Timer,
@@ -178,6 +180,7 @@ async fn send_file<T: Transport>(
     sent: &mut u64,
 ) -> Result<(), SendError> {
     let mut at = 0_usize;
+    let whole = slice.behind(head);
     let left = poll_fn(|cx| {
         loop {
             let offset = at.saturating_sub(head.len()) as u64;
@@ -185,9 +188,14 @@ async fn send_file<T: Transport>(
             let Some(fd) = slice.in_kernel().filter(|_| left > 0) else {
                 return Poll::Ready(Ok(left));
             };
-            let result = match head.get(at..).filter(|head| !head.is_empty()) {
-                Some(head) => io.poll_write(cx, &[IoSlice::new(head)], true),
-                None => io.poll_send_file(cx, fd, slice.start + offset, left),
+            let head_left = head.get(at..).filter(|head| !head.is_empty());
+            let result = match (&whole, head_left) {
+                (Some(whole), _) => {
+                    let all = head.len() + slice.len() as usize;
+                    io.poll_send_file(cx, whole.as_fd(), at as u64, all - at)
+                }
+                (None, Some(head)) => io.poll_write(cx, &[IoSlice::new(head)], true),
+                (None, None) => io.poll_send_file(cx, fd, slice.start + offset, left),
             };
             match result {
                 // The file was cut short, or its file system cannot: what is in memory is whole.
@@ -610,10 +618,13 @@ mod tests {
 
     /// What arrives of a file, and what is counted.
     fn sent(head: &[u8], contents: &[u8], mirror: &[u8], start: u64) -> (Vec<u8>, u64) {
+        let file = OpenFile::of_contents_and_mirror(contents.to_vec().into(), mirror);
+        sent_of(&FileSlice { file: Rc::new(file), start, end: contents.len() as u64 }, head)
+    }
+
+    fn sent_of(slice: &FileSlice, head: &[u8]) -> (Vec<u8>, u64) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let file = OpenFile::of_contents_and_mirror(contents.to_vec().into(), mirror);
-        let slice = FileSlice { file: Rc::new(file), start, end: contents.len() as u64 };
         let reader = std::thread::spawn(move || {
             let mut all = Vec::new();
             theirs.read_to_end(&mut all).unwrap();
@@ -622,7 +633,7 @@ mod tests {
         let mut count = 0;
         block_on(async {
             let (mut io, timer) = (Socket::new(ours.into()), Timer::new());
-            let body = whole(Body::File(slice), true).ok().unwrap();
+            let body = whole(Body::File(slice.clone()), true).ok().unwrap();
             assert!(matches!(body, Whole::File(_)));
             let how = (60_000, false);
             send_whole(&mut io, &timer, how, head.to_vec(), body, &mut count).await.unwrap();
@@ -644,6 +655,22 @@ mod tests {
             let want = [head, &contents[start as usize..]].concat();
             assert!(all == want, "{mirrored} from {start}");
             assert_eq!(count, want.len() as u64);
+        }
+    }
+
+    #[test]
+    fn what_goes_out_often_is_the_same_each_time_and_for_each_head() {
+        let contents: Vec<u8> = (0..30_000_u32).map(|n| n as u8).collect();
+        let file = OpenFile::of_contents_and_mirror(contents.clone().into(), &contents);
+        let slice = FileSlice { file: Rc::new(file), start: 0, end: contents.len() as u64 };
+        let part = FileSlice { start: 5, ..slice.clone() };
+        for head in [&b"head"[..], b"another head"] {
+            for _ in 0..40 {
+                let (all, count) = sent_of(&slice, head);
+                assert!(all == [head, &contents].concat() && count == all.len() as u64);
+            }
+            assert!(slice.behind(head).is_some() && part.behind(head).is_none());
+            assert!(sent_of(&part, head).0 == [head, &contents[5..]].concat());
         }
     }
 
