@@ -186,7 +186,7 @@ fn who_leaves_while_held_up_is_noticed_at_once() {
     assert!(wait_for(|| server.access_log().contains("/limited"), LIMIT));
     let held = [ask("/limited"), ask("/guarded")];
     let is_held = |text: &str| wait_for(|| server.error_log().contains(text), LIMIT);
-    assert!(is_held("delaying request, excess: 1.000, by zone \"z\""), "{}", server.error_log());
+    assert!(is_held("delaying request, excess: "), "{}", server.error_log());
     drop(held);
     assert!(wait_for(|| statuses(&server, "499") == 2, LIMIT), "{}", server.access_log());
 }
