@@ -6,7 +6,6 @@
 use forebay_conf::Direct;
 use forebay_rt::errno::Errno;
 use forebay_rt::process;
-use forebay_session::log::Severity;
 
 use crate::cli::Control;
 use crate::load::{Loaded, Request, load};
@@ -23,11 +22,10 @@ pub fn send(control: Control, request: &Request, log: &Log) -> i32 {
         return 1;
     }
     log.notice("signal process started");
-    let file = settings.core.pid.unwrap_or_else(|| request.paths.pid.clone());
-    let pid = match pid::read(&file) {
+    let pid = match pid::read(settings.core.pid_file(&request.paths.pid)) {
         Ok(pid) => pid,
-        Err(problem) => {
-            log.write(Severity::Error, &problem);
+        Err((severity, problem)) => {
+            log.write(severity, &problem);
             return 1;
         }
     };

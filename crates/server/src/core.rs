@@ -11,7 +11,7 @@ mod directives;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay_conf::Error;
 use forebay_rt::affinity;
@@ -27,7 +27,7 @@ pub struct Core {
     pub daemon: Option<bool>,
     /// `master_process`.
     pub master_process: Option<bool>,
-    /// `pid`, a full name.
+    /// `pid`, a full name; empty for the default.
     pub pid: Option<PathBuf>,
     /// `worker_processes`: event-loop threads; `Some(None)` is `auto`.
     pub worker_processes: Option<Option<usize>>,
@@ -141,6 +141,11 @@ impl Core {
             Some(None) => affinity::online(),
             Some(Some(count)) => count,
         }
+    }
+
+    /// The pid file; `default` where none is named, or one without a name.
+    pub fn pid_file<'p>(&'p self, default: &'p Path) -> &'p Path {
+        self.pid.as_deref().filter(|path| !path.as_os_str().is_empty()).unwrap_or(default)
     }
 
     /// What a worker is made with.

@@ -2,8 +2,9 @@
 //!
 //! Invariant: making one changes nothing of the one before; only [`Cycle::replace`] ends it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -59,28 +60,27 @@ impl Cycle {
         let settings = settings?;
         loaded(&sources);
         settings.check(&sources).map_err(|error| log.emerg(error)).ok()?;
+        let wanted = settings.site.listeners();
+        // ngx_event_process_init counts listening sockets among the connections, and one more.
+        let (connections, sockets) = (settings.core.connections(), wanted.len());
+        if connections <= sockets as u64 {
+            log.emerg(format_args!(
+                "{connections} worker_connections are not enough for {sockets} listening sockets"
+            ));
+            return None;
+        }
+        let pid = settings.core.pid_file(&request.paths.pid).to_path_buf();
+        if purpose == Purpose::Test && !pid::probe(&pid, log) {
+            return None;
+        }
         make_temp_dirs(&settings, log)?;
         let logs = open_logs(&settings, log)?;
         let Settings { core, site, error_log } = settings;
         // The start goes on with the configured log, and on the terminal as before.
         let log = Log::configured(error_log, core.logs_to_stderr, old.is_none());
         core.remarks().iter().for_each(|remark| log.warn(remark));
-        let pid = core.pid.clone().unwrap_or_else(|| request.paths.pid.clone());
-        if purpose == Purpose::Test && !pid::probe(&pid, &log) {
-            return None;
-        }
         let threads = if purpose == Purpose::Test { 1 } else { core.threads() };
         let before = old.map(|old| &old.sockets);
-        let wanted = site.listeners();
-        // ngx_event_process_init counts listening sockets among the connections, and one more.
-        let connections = core.connections();
-        if connections <= wanted.len() as u64 {
-            let sockets = wanted.len();
-            log.emerg(format!(
-                "{connections} worker_connections are not enough for {sockets} listening sockets"
-            ));
-            return None;
-        }
         let sockets = Sockets::open(&wanted, threads, before, inherited, purpose, &log)?;
         let record = files.into_record();
         Some(Cycle { request: request.clone(), record, core, site, sockets, logs, log, pid })
@@ -175,7 +175,10 @@ fn make_temp_dirs(settings: &Settings, log: &Log) -> Option<()> {
     for path in settings.site.temp_paths() {
         let shown = path.display();
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
-        if let Err(err) = made {
+        // What is there already is looked at when it is needed, as in nginx.
+        if let Err(err) = made
+            && err.kind() != io::ErrorKind::AlreadyExists
+        {
             log.emerg(format_args!("mkdir() \"{shown}\" failed ({})", Errno(&err)));
             return None;
         }
@@ -191,9 +194,10 @@ fn make_temp_dirs(settings: &Settings, log: &Log) -> Option<()> {
 
 fn open_logs(settings: &Settings, log: &Log) -> Option<BTreeMap<PathBuf, File>> {
     let mut files = BTreeMap::new();
-    let own = settings.core.logs.paths();
-    let paths: BTreeSet<PathBuf> = own.into_iter().chain(settings.site.log_paths()).collect();
-    for path in paths {
+    for path in settings.core.logs.paths().into_iter().chain(settings.site.log_paths()) {
+        if files.contains_key(&path) {
+            continue;
+        }
         match open_file(&path) {
             Ok(file) => {
                 files.insert(path, file);

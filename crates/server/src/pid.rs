@@ -1,12 +1,13 @@
 //! The pid file (nginx: ngx_create_pidfile, ngx_delete_pidfile, ngx_signal_process).
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use forebay_rt::errno::Errno;
 use forebay_rt::process::{self, Pid};
+use forebay_session::log::Severity;
 
 use crate::log::Log;
 
@@ -37,13 +38,19 @@ pub fn delete(path: &Path, log: &Log) {
 }
 
 /// Reads the id of a running master; the error is nginx's.
-pub fn read(path: &Path) -> Result<Pid, String> {
-    let text = fs::read(path).map_err(|err| failed("open()", path, &err))?;
+pub fn read(path: &Path) -> Result<Pid, (Severity, String)> {
+    let mut file =
+        fs::File::open(path).map_err(|err| (Severity::Error, failed("open()", path, &err)))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(|err| (Severity::Crit, failed("pread()", path, &err)))?;
     // ngx_signal_process drops trailing line ends and reads digits.
     let text = String::from_utf8_lossy(&text);
     let digits = text.trim_end_matches(['\r', '\n']);
     let pid = digits.parse::<Pid>().ok().filter(|pid| *pid > 0 && !digits.starts_with('+'));
-    pid.ok_or_else(|| format!("invalid PID number \"{digits}\" in \"{}\"", path.display()))
+    pid.ok_or_else(|| {
+        let text = format!("invalid PID number \"{digits}\" in \"{}\"", path.display());
+        (Severity::Error, text)
+    })
 }
 
 /// Where the file of an old master waits while a new binary runs (NGX_OLDPID_EXT).
@@ -71,7 +78,10 @@ mod tests {
         delete(&path, &log);
         let missing =
             format!("open() \"{}\" failed (2: No such file or directory)", path.display());
-        assert_eq!(read(&path), Err(missing));
+        assert_eq!(read(&path), Err((Severity::Error, missing)));
+        let dir = std::env::temp_dir();
+        let directory = format!("pread() \"{}\" failed (21: Is a directory)", dir.display());
+        assert_eq!(read(&dir), Err((Severity::Crit, directory)));
     }
 
     #[test]
@@ -80,7 +90,7 @@ mod tests {
         for text in ["", "x", "-1", "+1", "0", "1 2", "99999999999"] {
             fs::write(&path, format!("{text}\n")).unwrap();
             let error = format!("invalid PID number \"{text}\" in \"{}\"", path.display());
-            assert_eq!(read(&path), Err(error));
+            assert_eq!(read(&path), Err((Severity::Error, error)));
         }
         fs::remove_file(&path).unwrap();
     }

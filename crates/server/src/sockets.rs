@@ -68,13 +68,13 @@ impl Sockets {
             if open_missing(&mut made, &missing, count, purpose, log)? {
                 break;
             }
+            log.notice(format_args!("try again to bind() after {}ms", PAUSE.as_millis()));
+            std::thread::sleep(PAUSE);
             if attempt == ATTEMPTS {
                 log.emerg("still could not bind()");
                 made.unlink_missing_from(old);
                 return None;
             }
-            log.notice(format_args!("try again to bind() after {}ms", PAUSE.as_millis()));
-            std::thread::sleep(PAUSE);
         }
         Some(made)
     }

@@ -96,7 +96,12 @@ const MAIN: &[Directive<Core>] = &[
         Contexts::MAIN,
         Arity::ONE,
         "The file with the master's id.",
-        |c, n, l| value::set_once(&mut c.pid, n, |n| Ok(l.full_path(n.arg(0)?.path()))),
+        |c, n, l| {
+            value::set_once(&mut c.pid, n, |n| {
+                let name = n.arg(0)?.path();
+                Ok(if name.as_os_str().is_empty() { name.into() } else { l.full_path(name) })
+            })
+        },
     ),
     row(
         "ssl_engine",
@@ -536,8 +541,12 @@ fn worker_processes(c: &mut Core, node: &Node, _: &mut Loader<'_>) -> Done {
 /// ngx_event_debug_connection.
 fn debug_connection(_: &mut Core, node: &Node, loader: &mut Loader<'_>) -> Done {
     let arg = node.arg(0)?;
-    let known = arg.is("unix:") || Cidr::parse(&arg.value).is_some();
-    if !known && loader.files.resolve(node.text(0)?).is_err() {
+    let network = Cidr::parse(&arg.value);
+    if let Some((_, true)) = network {
+        loader.warn(arg.span, format!("low address bits of {} are meaningless", arg.lossy()));
+    }
+    let is_known = network.is_some() || arg.is("unix:");
+    if !is_known && loader.files.resolve(node.text(0)?).is_err() {
         return Err(at(arg, format!("host not found in debug_connection \"{}\"", arg.lossy())));
     }
     no_meaning(node, loader, "there is no debugging log by address")
