@@ -147,8 +147,14 @@ impl BodyReader {
                     let step = match decoder.decode(&self.ahead[consumed..]) {
                         Ok(step) => step,
                         Err(_) => {
+                            self.last_chunk = decoder.chunk().0;
                             self.left = Left::Broken(BodyError::Malformed);
-                            return Err(BodyError::Malformed);
+                            // What came before may be too much already, which nginx sees first.
+                            let is_some = !piece.is_empty();
+                            return is_some
+                                .then(|| piece.into())
+                                .ok_or(BodyError::Malformed)
+                                .map(Some);
                         }
                     };
                     let rest = &self.ahead[consumed..];
