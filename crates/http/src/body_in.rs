@@ -33,6 +33,10 @@ pub enum RequestBody {
     Unread,
     /// Thrown away before anybody asked for it: who does finds that there is none.
     Discarded,
+    /// This much of it was read to be sent on as it comes, which nobody took.
+    Begun(Bytes),
+    /// It was sent on as it came, and nobody has it.
+    Gone,
     /// In memory (empty, if there is none).
     Memory(Bytes),
     /// In a file.
@@ -40,9 +44,17 @@ pub enum RequestBody {
 }
 
 impl RequestBody {
-    /// Whether nobody asked for it yet.
+    /// Whether it is still to be read, or the rest of it.
     pub fn is_unread(&self) -> bool {
-        matches!(self, RequestBody::Unread)
+        matches!(self, RequestBody::Unread | RequestBody::Begun(_))
+    }
+
+    /// What was read of it, for whoever reads the rest.
+    pub fn take_begun(&mut self) -> Bytes {
+        match self {
+            RequestBody::Begun(begun) => std::mem::take(begun),
+            _ => Bytes::new(),
+        }
     }
 
     /// The file that it is in.
@@ -187,7 +199,7 @@ async fn read_whole(r: &mut Request, client: &mut dyn Client, mode: BodyInFile) 
     // DIFFERS(body-that-came-with-the-head): nginx has the buffer of the head for bodies as well.
     let in_memory = core.client_body_buffer_size;
     let temp_path = core.client_body_temp_path.clone();
-    let mut memory = Vec::new();
+    let mut memory = Vec::from(r.body.take_begun());
     let whole = match r.input.framing.body {
         BodyLength::Length(length) => Some(length),
         _ => None,

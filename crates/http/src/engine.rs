@@ -401,9 +401,9 @@ fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
     let length = match (&r.body, r.input.framing.body) {
         (RequestBody::Memory(bytes), _) => bytes.len() as u64,
         (RequestBody::File(file), _) => file.len,
-        (RequestBody::Unread, BodyLength::Length(length)) => length,
-        (RequestBody::Unread, BodyLength::None | BodyLength::Chunked) => 0,
         (RequestBody::Discarded, _) => 0,
+        (_, BodyLength::Length(length)) => length,
+        (_, BodyLength::None | BodyLength::Chunked) => 0,
     };
     if limit > 0 && length > limit {
         r.log_error(

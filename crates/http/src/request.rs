@@ -397,7 +397,7 @@ impl Request {
         child.store = self.store.share();
         child.body = match &self.body {
             // Whoever answers without it has thrown it away.
-            RequestBody::Unread if self.response.status != 0 => RequestBody::Discarded,
+            body if body.is_unread() && self.response.status != 0 => RequestBody::Discarded,
             body => body.clone(),
         };
         child.uri.extend_from_slice(uri);

@@ -8,8 +8,7 @@
 //! client.
 
 use std::{
-    future::{Future, poll_fn},
-    pin::Pin,
+    future::poll_fn,
     task::{Context, Poll},
 };
 
@@ -17,9 +16,7 @@ use bytes::Bytes;
 use forebay_rt::{clock, connect, errno::Errno, pool, timer::Timer};
 use forebay_session::{
     log::Severity,
-    upstream::{
-        Called, Lease, Outcome, Pick, Selection, Ticket, Timings, keepalive::Kept, sticky::Stage,
-    },
+    upstream::{Group, Lease, Outcome, Pick, Selection, Timings, keepalive::Kept, sticky::Stage},
 };
 use forebay_wire::h1::{Method, ResponseBody, ResponseFraming};
 
@@ -35,12 +32,14 @@ use super::{
     head::{self, Verdict},
     ntlm::{self, Claim},
     outgoing::outgoing,
+    queue,
     send::{SendError, Sender},
     settings::Next,
     upgrade::Tunnel,
 };
 use crate::{
     body::Body,
+    body_in::RequestBody,
     client::{self, Client},
     handler::Flow,
     request::Request,
@@ -131,11 +130,28 @@ async fn ask<'f, P: Protocol>(
         claim: claim.coming_from(settings.bind.of(r)),
         sent_any: false,
     };
+    match ask_servers(&mut x, r, client, group, &mut selection).await {
+        Ok((arrived, lease)) => Ok(x.answer(r, arrived, lease, selection)),
+        Err(status) => {
+            x.give_body_back(r);
+            Err(status)
+        }
+    }
+}
+
+/// The first answer that is one, and who gave it.
+async fn ask_servers<P: Protocol>(
+    x: &mut Exchange<'_, P>,
+    r: &mut Request,
+    client: &mut dyn Client,
+    group: &Group,
+    selection: &mut Selection,
+) -> Result<(Arrived<P::Codec>, Lease), u16> {
     loop {
-        let lease = match group.pick(&mut selection, clock::now_ms()) {
+        let lease = match group.pick(selection, clock::now_ms()) {
             Pick::Peer(lease) => lease,
             Pick::Queue(ticket) => {
-                queue(r, client, settings, ticket, &group.name).await?;
+                queue::wait(r, client, x.settings(), ticket, &group.name).await?;
                 continue;
             }
             Pick::NoneLive => {
@@ -148,8 +164,8 @@ async fn ask<'f, P: Protocol>(
         r.upstream.attempt(lease.peer());
         ntlm::asked(r, group, lease.peer());
         let failure = match x.attempt(r, client, &lease).await {
-            Ok(mut arrived) => match x.judge(r, &arrived, &selection) {
-                None => return Ok(x.answer(r, arrived, lease, selection)),
+            Ok(mut arrived) => match x.judge(r, &arrived, selection) {
+                None => return Ok((arrived, lease)),
                 Some(next) => {
                     r.upstream.with(|a| a.header_ms = Some(a.elapsed_ms()));
                     // It is known until another server is asked.
@@ -166,7 +182,7 @@ async fn ask<'f, P: Protocol>(
         });
         let (next, late) = match failure {
             Failure::Final(status) => {
-                lease.finish(&mut selection, Outcome::Next, timings);
+                lease.finish(selection, Outcome::Next, timings);
                 return Err(status);
             }
             Failure::Next(next) => (next, None),
@@ -178,44 +194,10 @@ async fn ask<'f, P: Protocol>(
             Next::HTTP_403 | Next::HTTP_404 | Next::DENIED => Outcome::Next,
             _ => Outcome::Failed,
         };
-        let told = lease.finish(&mut selection, outcome, timings);
+        let told = lease.finish(selection, outcome, timings);
         tell_failed(r, told, late, timings.connect_ms.is_some());
         if selection.tries() == 0 || !x.may_go_on(r, next) {
             return Err(next.status());
-        }
-    }
-}
-
-/// Waits in the queue of a group, as long as the client does.
-async fn queue(
-    r: &Request,
-    client: &mut dyn Client,
-    settings: &Settings,
-    mut ticket: Ticket,
-    group: &str,
-) -> Result<(), u16> {
-    const DOING: &str = "connecting to upstream";
-    let begun_ms = clock::now_ms();
-    let called = poll_fn(|cx| {
-        if !settings.ignore_client_abort && client.poll_gone(cx).is_ready() {
-            return Poll::Ready(None);
-        }
-        Pin::new(&mut ticket).poll(cx).map(Some)
-    })
-    .await;
-    r.upstream.queued(clock::now_ms().saturating_sub(begun_ms));
-    match called {
-        Some(Called::Again) => Ok(()),
-        Some(Called::TimedOut) => {
-            r.upstream.nobody(group, 502);
-            let text = format_args!("upstream queue timed out while {DOING}");
-            r.log_error(Severity::Error, text);
-            Err(502)
-        }
-        None => {
-            r.upstream.nobody(group, 0);
-            given_up(r, GivenUp::ClientGone(client.gone_because()), DOING);
-            Err(499)
         }
     }
 }
@@ -245,6 +227,13 @@ pub(super) struct Exchange<'a, P: Protocol> {
 impl<P: Protocol> Exchange<'_, P> {
     fn settings(&self) -> &Settings {
         self.protocol.settings()
+    }
+
+    /// A body that nobody was sent a byte of is as it was: a page for the error may be another server's.
+    fn give_body_back(&mut self, r: &mut Request) {
+        if let (Outgoing::Stream { begun, .. }, false) = (&mut self.body, self.sent_any) {
+            r.body = RequestBody::Begun(std::mem::take(begun));
+        }
     }
 
     /// Whether the request may be sent again, after this failure (`ngx_http_upstream_next`).

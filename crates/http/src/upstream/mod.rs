@@ -33,6 +33,7 @@ pub mod head;
 mod locate;
 pub mod ntlm;
 mod outgoing;
+mod queue;
 pub mod send;
 pub mod settings;
 mod spill;

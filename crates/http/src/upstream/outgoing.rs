@@ -51,7 +51,9 @@ pub(super) async fn outgoing<P: Protocol>(
         RequestBody::Discarded if r.input.framing.body != BodyLength::None => {
             Outgoing::Memory(Bytes::new())
         }
-        RequestBody::Unread | RequestBody::Discarded => Outgoing::None,
+        RequestBody::Unread | RequestBody::Begun(_) | RequestBody::Discarded => Outgoing::None,
+        // DIFFERS(unbuffered-body-once): nginx announces all of it, and sends what it has left.
+        RequestBody::Gone => Outgoing::Memory(Bytes::new()),
     })
 }
 
@@ -60,7 +62,7 @@ pub(super) async fn outgoing<P: Protocol>(
 ///
 /// DIFFERS(postpone-sending-default): Tengine postpones 64k unless told otherwise; here nothing is.
 async fn stream(
-    r: &Request,
+    r: &mut Request,
     client: &mut dyn Client,
     length: Option<u64>,
 ) -> Result<Outgoing, u16> {
@@ -68,7 +70,9 @@ async fn stream(
     let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
     let postponed = core.client_body_postpone_sending;
     let at_hand = postponed.max(core.client_body_buffer_size);
-    let (mut pieces, mut len) = (Vec::new(), 0);
+    let begun = r.body.take_begun();
+    let mut len = begun.len();
+    let mut pieces = vec![begun];
     while len < at_hand {
         let waits = len < postponed;
         let next = poll_fn(|cx| match client.poll_body(limit, timeout_ms, cx) {
@@ -89,13 +93,22 @@ async fn stream(
                 len += piece.len();
                 pieces.push(piece);
             }
-            None => return Ok(Outgoing::Memory(joined(pieces))),
+            // A body that is at hand is one that was read: `$request_body` has it, and another server may.
+            None => {
+                r.bytes_read += client.take_wire_bytes();
+                let body = joined(pieces);
+                r.body = RequestBody::Memory(body.clone());
+                return Ok(Outgoing::Memory(body));
+            }
         }
     }
+    r.bytes_read += client.take_wire_bytes();
+    r.body = RequestBody::Gone;
     Ok(Outgoing::Stream { begun: joined(pieces), length })
 }
 
 fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+    pieces.retain(|piece| !piece.is_empty());
     match pieces.len() {
         0 | 1 => pieces.pop().unwrap_or_default(),
         _ => pieces.concat().into(),

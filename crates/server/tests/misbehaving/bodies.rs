@@ -401,3 +401,93 @@ fn a_client_that_waits_for_100_is_told_to_go_on() {
         }
     });
 }
+
+/// Passes uploads on unbuffered; a page for an error is asked of the origin, too.
+fn with_page(first: &str, origin: &str, page: &str) -> String {
+    format!(
+        "location / {{ proxy_pass http://{first}; {UNBUFFERED} proxy_intercept_errors on; \
+         error_page 500 502 = @page; }} location @page {{ proxy_pass http://{origin}; {page} }}"
+    )
+}
+
+#[test]
+fn a_body_that_went_to_one_server_does_not_go_to_the_page_for_its_error() {
+    const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n";
+    let refusing = |page: &'static str| {
+        Origin::start(move |conn| {
+            let Some(mut request) = conn.head()? else { return Ok(()) };
+            if conn.number() == 0 {
+                return conn
+                    .send(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            }
+            conn.body(&mut request)?;
+            conn.record(&request);
+            conn.send(page.as_bytes())
+        })
+    };
+    let page = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\npage";
+    // One that came whole is one that was read.
+    of_both(|kind| {
+        let origin = refusing(page);
+        let addr = origin.addr().to_string();
+        let server = start(kind, "", &with_page(&addr, &addr, UNBUFFERED));
+        let mut client = client(&server);
+        client.send(&[HEAD, b"abcde"].concat()).unwrap();
+        assert_eq!(client.read_response(false).unwrap().body, b"page", "{kind}");
+        assert_eq!(origin.requests()[0].body, b"abcde", "{kind}");
+    });
+    let origin = refusing(page);
+    let addr = origin.addr().to_string();
+    let server = start(Kind::Forebay, "", &with_page(&addr, &addr, UNBUFFERED));
+    let mut client = client(&server);
+    client.send(&[HEAD, b"ab"].concat()).unwrap();
+    assert_eq!(client.read_response(false).unwrap().body, b"page");
+    let request = origin.requests().remove(0);
+    assert_eq!(
+        (request.value("content-length").as_deref(), &request.body[..]),
+        (Some("0"), &b""[..])
+    );
+    // What is left of it is not the next request.
+    client.send(b"cde").unwrap();
+    assert_eq!(client.read_to_end().unwrap_or_default(), b"");
+}
+
+#[test]
+fn a_body_that_no_server_took_goes_to_the_page_for_the_error() {
+    let origin = Origin::answering(OK);
+    let addr = origin.addr().to_string();
+    // nginx waits for the rest without reading it.
+    for page in [UNBUFFERED, ""] {
+        let server = start(Kind::Forebay, "", &with_page("127.0.0.1:1", &addr, page));
+        let (before, mut client) = (origin.requests().len(), client(&server));
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab";
+        client.send(head.as_bytes()).unwrap();
+        wait_logged(&server, "connect() failed (111: Connection refused)");
+        client.send(b"cde").unwrap();
+        assert_eq!(client.read_response(false).unwrap().body, b"ok", "{page}");
+        assert_eq!(origin.requests().remove(before).body, b"abcde", "{page}");
+    }
+}
+
+#[test]
+fn what_is_wrong_first_is_told_of_a_body_that_came_at_once() {
+    let origin = Origin::answering(OK);
+    of_both(|kind| {
+        for buffering in ["", UNBUFFERED] {
+            let more = format!("client_max_body_size 4; {buffering}");
+            let server = start(kind, "", &pass(origin.addr(), &more));
+            for (chunks, status) in [
+                ("5\r\nabcde\r\nzz\r\n", 413),
+                ("5\r\nabcdeXX", 413),
+                ("3\r\nabc\r\n3\r\nabc\r\nzz", 413),
+                ("3\r\nabc\r\nzz", 400),
+            ] {
+                let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+                let mut client = client(&server);
+                client.send(format!("{head}{chunks}").as_bytes()).unwrap();
+                let response = client.read_response(false).unwrap();
+                assert_eq!(response.status, status, "{kind} {buffering} {chunks:?}");
+            }
+        }
+    });
+}

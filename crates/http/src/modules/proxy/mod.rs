@@ -40,6 +40,7 @@ use self::{
     speech::Speech,
 };
 use crate::{
+    body_in::RequestBody,
     client::Client,
     core,
     handler::{Flow, Handler},
@@ -276,7 +277,8 @@ impl Module for Proxy {
             _ => false,
         });
         registry.builtin("proxy_internal_chunked", |r, out| {
-            let chunked = r.input.framing.body == BodyLength::Chunked && r.body.is_unread();
+            let is_stream = r.body.is_unread() || matches!(r.body, RequestBody::Gone);
+            let chunked = r.input.framing.body == BodyLength::Chunked && is_stream;
             if chunked {
                 out.extend_from_slice(b"chunked");
             }
