@@ -31,17 +31,18 @@ pub fn settle(r: &mut Request, plan: &Plan, names: &Names, reject: Reject) -> Re
     reject
 }
 
-/// The client left or took too long after `lines` bytes of whole lines.
+/// The client left or took too long in the midst of what the parser has read.
 #[cold]
-pub fn cut_short(r: &mut Request, plan: &Plan, names: &Names, lines: u64) {
-    r.bytes_read = lines;
-    if lines > 0 {
+pub fn cut_short(r: &mut Request, plan: &Plan, names: &Names, parser: &h1::Parser) {
+    r.bytes_read = parser.lines_bytes();
+    if r.bytes_read > 0 {
         return identify(r, plan, names, false);
     }
     let input = r.input_mut();
     input.head.request_line = first_line(&input.buf);
     // What there is of the target is not known to be all of it.
     (input.head.method_span, input.head.uri) = Default::default();
+    input.head.protocol = parser.begun_version();
 }
 
 /// Takes the path, and the server if a host is named or `anyway`. What these find wrong is less than what

@@ -314,12 +314,12 @@ async fn exchange<T: Transport>(
             converse(io, timer, &plan, &mut r, Ahead::default(), Err(reject)).await
         }
         Err(HeadError::Gone) => {
-            refused::cut_short(&mut r, &plan, names, warm.parser.lines_bytes());
+            refused::cut_short(&mut r, &plan, names, &warm.parser);
             complain::gone(&r);
             unanswered(&plan, &mut r, 400)
         }
         Err(HeadError::TimedOut) => {
-            refused::cut_short(&mut r, &plan, names, warm.parser.lines_bytes());
+            refused::cut_short(&mut r, &plan, names, &warm.parser);
             complain::head_timed_out(&r);
             if default_resets(&plan, &r) {
                 io.reset_on_close();
@@ -528,7 +528,6 @@ async fn respond<T: Transport>(
         let ahead = mem::take(&mut body.ahead);
         let moved = tunnel.run(io, timer, ahead.into_vec()).await;
         r.bytes_sent += moved.sent;
-        r.bytes_read += moved.read;
         return Next::Close;
     }
     if framing.keep_alive {

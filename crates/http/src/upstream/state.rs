@@ -320,7 +320,9 @@ pub fn register(registry: &mut Registry<Request>) {
         let inner = r.upstream.inner.borrow();
         let fields = inner.head.fields.iter();
         let fields = fields.map(|f| (f.name.of(&inner.bytes), f.value.of(&inner.bytes)));
-        crate::variables::put_joined(out, fields, name, b", ")
+        // nginx puts both into a response that has them not (ngx_http_proxy_process_header).
+        let is_put = matches!(name, b"server" | b"date") && !inner.bytes.is_empty();
+        crate::variables::put_joined(out, fields, name, b", ") || is_put
     });
     registry.prefixed("upstream_trailer_", |r, name, out| {
         let inner = r.upstream.inner.borrow();

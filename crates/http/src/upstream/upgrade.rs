@@ -47,8 +47,6 @@ impl std::fmt::Debug for Tunnel {
 pub struct Moved {
     /// To the client, bytes.
     pub sent: u64,
-    /// From the client, bytes.
-    pub read: u64,
     /// Whether both sides have ended it; else it timed out or broke.
     pub whole: bool,
 }
@@ -131,6 +129,8 @@ impl Tunnel {
         let Tunnel { origin, early, state, buffer_bytes, .. } = self;
         let timeouts = (self.read_timeout_ms, self.send_timeout_ms, self.client_timeout_ms);
         let Origin { mut link, lease, .. } = origin;
+        // What came behind the head was received with it.
+        let received_early = early.len() as u64;
         let (mut up, mut down) = (Pipe::new(ahead, buffer_bytes), Pipe::new(early, buffer_bytes));
         let mut patience = Patience::of(&up, &down, timeouts);
         timer.arm(patience.ms);
@@ -153,14 +153,14 @@ impl Tunnel {
         .await;
         state.with(|attempt| {
             attempt.sent += up.moved;
-            attempt.received += down.moved;
+            attempt.received += down.moved.saturating_sub(received_early);
             attempt.response_length += down.moved;
             attempt.response_ms = Some(attempt.elapsed_ms());
         });
         drop(lease);
         let whole = matches!(end, End::Over);
         end.tell(&state);
-        Moved { sent: down.moved, read: up.moved, whole }
+        Moved { sent: down.moved, whole }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_testkit::Kind;
 use forebay_testkit::origin::{Conn, Origin};
 
-use crate::{ask, ask_on, client, get, of_both, pass, seen, start, wait_logged};
+use crate::{ask, ask_on, client, get, last_access, of_both, pass, seen, start, wait_logged};
 
 /// How an origin's connection ends after its bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -518,4 +518,24 @@ fn seen_tells_whole_from_cut() {
     ] {
         assert_eq!(seen(bytes.as_bytes(), false), want);
     }
+}
+
+#[test]
+fn server_and_date_of_a_response_without_them_are_empty() {
+    let told = |kind, response: &'static str| {
+        let origin = Origin::answering(response);
+        let format =
+            "log_format had '[$upstream_http_server] [$upstream_http_date] [$upstream_http_x]';";
+        let more = "access_log {prefix}/access.log had; proxy_next_upstream off;";
+        let server = start(kind, format, &pass(origin.addr(), more));
+        ask(server.addr(), &get("/"));
+        last_access(&server, 1)
+    };
+    of_both(|kind| {
+        let bare = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(told(kind, bare), "[] [] [-]", "{kind}");
+        let named = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nServer: a\r\nX: b\r\n\r\n";
+        assert_eq!(told(kind, named), "[a] [] [b]", "{kind}");
+        assert_eq!(told(kind, "HTTP/1.1 200 OK\r\nX y\0\r\n\r\n"), "[-] [-] [-]", "{kind}");
+    });
 }

@@ -4,7 +4,7 @@ use forebay_testkit::origin::{Conn, Origin};
 use forebay_testkit::raw::Client;
 use forebay_testkit::{Kind, Server, Signal, wait_for};
 
-use crate::{LIMIT, of_both, pass, start};
+use crate::{LIMIT, last_access, of_both, pass, start};
 
 const UPGRADE: &str =
     "proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;";
@@ -150,4 +150,25 @@ fn a_reload_does_not_end_a_tunnel() {
     assert!(wait_for(is_new, LIMIT), "{}", server.error_log());
     say(&mut client, b"still here", b"still here");
     assert_eq!(server.worker_pids(), worker);
+}
+
+#[test]
+fn what_goes_through_a_tunnel_is_no_part_of_the_request() {
+    let origin = Origin::start(|conn| {
+        conn.request()?;
+        conn.send(&[SWITCH, b"hello"].concat())?;
+        echo(conn)
+    });
+    let told = |kind| {
+        let format = "log_format went '$request_length $body_bytes_sent $upstream_bytes_received';";
+        let more =
+            format!("{UPGRADE} proxy_read_timeout 300ms; access_log {{prefix}}/access.log went;");
+        let server = start(kind, format, &pass(origin.addr(), &more));
+        let mut client = upgraded(&server, b"early");
+        say(&mut client, b"later", b"helloearlylater");
+        assert!(client.is_at_end().unwrap(), "{kind}");
+        last_access(&server, 1)
+    };
+    let (head, received) = (REQUEST.len(), SWITCH.len() + "helloearlylater".len());
+    of_both(|kind| assert_eq!(told(kind), format!("{head} 15 {received}"), "{kind}"));
 }

@@ -234,6 +234,11 @@ impl Parser {
         }
     }
 
+    /// The version of a line that was not read whole: empty, where it has begun.
+    pub fn begun_version(&self) -> Option<Span> {
+        self.line.protocol().map(|start| Span::new(start, start))
+    }
+
     /// Gives the head away for an old one, whose memory is used again. The parser is not reset.
     pub fn swap_head(&mut self, head: &mut Head) {
         std::mem::swap(&mut self.head, head);
@@ -311,15 +316,16 @@ impl Parser {
         let seen = &buf[start..buf.len().min(start.saturating_add(limit))];
         let len = memchr::memchr2(b'\r', b'\n', seen).unwrap_or(seen.len());
         self.forget_line(Span::new(start, start + len));
-        self.head.protocol = self.line.protocol().map(|start| Span::new(start, start));
         reject
     }
 
-    /// Nothing in a line that is none means anything.
+    /// Nothing in a line that is none means anything; that there was to be a version is known.
     fn forget_line(&mut self, line: Span) {
+        let version = self.begun_version();
         let head = &mut self.head;
         head.request_line = line;
-        (head.method_span, head.uri, head.target, head.protocol) = Default::default();
+        (head.method_span, head.uri, head.target) = Default::default();
+        head.protocol = version;
     }
 
     fn name(&mut self, buf: &[u8], opts: &Options, mut invalid: bool) -> Result<Step, Reject> {
