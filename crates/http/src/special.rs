@@ -219,6 +219,7 @@ pub fn write_location(r: &Request, location: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(scheme);
         let named = core.server_name_in_redirect;
         let host: &[u8] = if named { &r.server().name } else { &r.input.host };
+        // DIFFERS(redirect-nameless): nginx leaves the host out where a server has no name.
         if host.is_empty() {
             write_host(local, out)
         } else {

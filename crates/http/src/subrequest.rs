@@ -102,6 +102,12 @@ impl Source for Subrequest {
         loop {
             ready!(self.poll_answer(cx));
             let State::Sending(child) = &mut self.state else { return Poll::Ready(None) };
+            if child.ends_without_answer() && child.response.status != 0 {
+                // `return 444`: the connection closes, whoever's answer it is part of
+                // (`ngx_http_finalize_request`).
+                self.end();
+                return Poll::Ready(Some(Err(Fault::Filter)));
+            }
             let next = match child.response.header_only {
                 true => None,
                 false => ready!(child.response.body.poll_next(cx)),

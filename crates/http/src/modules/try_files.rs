@@ -133,6 +133,10 @@ impl Tries {
             }
         }
         match &self.last {
+            // To nginx, this is the name of a file that there never is.
+            Last::Code(0) => Flow::Deny(404),
+            // DIFFERS(try-files-code): of a code that is no error, nginx leaves the client without an
+            // answer.
             Last::Code(code) => Flow::Deny(*code),
             Last::Target(template) => {
                 name.clear();
@@ -191,4 +195,19 @@ fn go<'f>(r: &mut Request, target: &[u8]) -> Flow<'f> {
     };
     r.set_target(uri, args);
     Flow::Redirect
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing;
+
+    #[test]
+    fn a_code_that_is_no_error_is_answered() {
+        for (code, status) in [("200", 200), ("206", 206), ("204", 204), ("0", 404), ("404", 404)] {
+            let conf = format!("try_files /none ={code};");
+            let mut r = testing::request(&conf, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            testing::answer(&mut r);
+            assert_eq!(r.response.status, status, "{code}");
+        }
+    }
 }

@@ -62,6 +62,7 @@ pub(super) async fn look_up(resolver: &Arc<Resolver>, target: &Target, timeout_m
             service(resolver, name, end).await?
         }
     };
+    // DIFFERS(resolver-ttl-zero): nginx counts in seconds, and keeps any answer until one is over.
     let valid_ms = resolver.settings.valid_ms.unwrap_or(u64::from(ttl_s) * 1_000);
     let valid_until_ms = clock::now_ms().saturating_add(valid_ms);
     Ok(Answer { endpoints, missing, valid_until_ms })
