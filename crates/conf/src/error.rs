@@ -108,6 +108,8 @@ impl Error {
     }
 
     /// nginx's text with the place, without the level: what a log line has after its level.
+    ///
+    /// DIFFERS(conf-place): nginx knows no place of what it finds when all is read.
     pub fn with_place(&self, sources: &Sources) -> String {
         let mut out = self.message.clone();
         let Some((span, entry)) = self.span.and_then(|s| Some((s, sources.entry(s.file)?))) else {

@@ -191,7 +191,10 @@ impl<'a> Parser<'a> {
                 }
                 Ok(Token::Open(span)) => {
                     if origin == Origin::CommandLine {
-                        let text = "block directives are not supported in -g option";
+                        let text = match pending.is_empty() {
+                            true => "unexpected \"{\"",
+                            false => "block directives are not supported in -g option",
+                        };
                         return self.diags.push(Error::emerg(span, text));
                     }
                     if is_doubtful(&text, lexer.position(), &pending) {

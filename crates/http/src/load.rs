@@ -187,11 +187,18 @@ fn compile(
     for (index, &level) in core_of(levels, LocId(0)).own.servers.iter().enumerate() {
         let conf = core_of(levels, level);
         let mut server = server(levels, level, &locations);
+        // The end of `ngx_http_core_merge_srv_conf`.
+        let core = &locations[level.index()].core;
+        if (core.large_client_header_buffers.1 as u64) < core.connection_pool_size {
+            let text = "the \"large_client_header_buffers\" size must be equal to or greater than \
+                        \"connection_pool_size\"";
+            cx.loader.diags.push(Error::emerg(conf.own.span, text));
+        }
         server.upgrades = upgrades(level, parents, &locations);
         servers.push(server);
         let id = ServerId(index as u32);
         if conf.own.listens.is_empty() {
-            listens.push((id, Listen::default_for(Default::default(), privileged), conf));
+            listens.push((id, Listen::default_for(conf.own.span, privileged), conf));
         }
         listens.extend(conf.own.listens.iter().map(|listen| (id, listen.clone(), conf)));
     }
@@ -215,7 +222,7 @@ fn compile(
         file_caches,
         thread_pools: std::mem::take(cx.shared::<Vec<core::PoolUse>>()),
         transparent: cx.transparent,
-        temp_paths: std::mem::take(&mut cx.temp_paths),
+        temp_paths: std::mem::take(&mut cx.temp_paths).into_keys().collect(),
     })
 }
 

@@ -6,12 +6,12 @@
 //! Invariant: the types here know no module by name.
 
 use std::any::{Any, TypeId};
-use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use forebay_conf::{Arity, Contexts, Error, Loader, Node, Spec};
+use forebay_conf::{Arity, Contexts, Error, Loader, Node, Span, Spec};
 use forebay_session::{
     log::LogSet,
     ssl,
@@ -151,6 +151,14 @@ impl DefaultPaths {
     }
 }
 
+/// How a directory of temporary files is used.
+#[derive(Clone, Copy, Debug)]
+pub struct TempPathUse {
+    levels: [u8; 3],
+    /// Where a directive names it; `None`: it is a default.
+    span: Option<Span>,
+}
+
 /// What a setter may use while the configuration loads.
 pub struct Cx<'l, 'f> {
     /// Files, warnings, prefixes.
@@ -161,8 +169,8 @@ pub struct Cx<'l, 'f> {
     pub logs: LogSet,
     /// Where things are that no directive names.
     pub defaults: DefaultPaths,
-    /// The directories of temporary files that a module names, beside those of the levels.
-    pub temp_paths: BTreeSet<PathBuf>,
+    /// The directories of temporary files, see [`Cx::add_temp_path`].
+    pub temp_paths: BTreeMap<PathBuf, TempPathUse>,
     /// Whether a directive wants to connect from addresses that are not of this machine.
     pub transparent: bool,
     /// Shared memory zones.
@@ -185,7 +193,7 @@ impl<'l, 'f> Cx<'l, 'f> {
             logs: LogSet::default(),
             zones: Zones::default(),
             defaults: DefaultPaths::default(),
-            temp_paths: BTreeSet::new(),
+            temp_paths: BTreeMap::new(),
             transparent: false,
             upstreams: Upstreams::default(),
             context: Contexts::HTTP,
@@ -197,6 +205,35 @@ impl<'l, 'f> Cx<'l, 'f> {
     /// The directory of a kind of temporary files that no directive names, see [`DefaultPaths::temp`].
     pub fn default_temp_path(&self, kind: &str) -> PathBuf {
         self.loader.full_path(self.defaults.temp(kind))
+    }
+
+    /// Adds a directory of temporary files, which a directive at `span` names, or none: those of one
+    /// name have the same levels (`ngx_add_path`).
+    pub fn add_temp_path(
+        &mut self,
+        path: &Path,
+        levels: [u8; 3],
+        span: Option<Span>,
+    ) -> Result<(), Error> {
+        let first = self.temp_paths.entry(path.into()).or_insert(TempPathUse { levels, span });
+        if first.levels == levels {
+            return Ok(());
+        }
+        let place = first.span.map(|at| (self.loader.sources.path(at.file), at.line));
+        let place =
+            place.map_or_else(String::new, |(file, line)| format!(" in {}:{line}", file.display()));
+        let path = path.display();
+        Err(match span {
+            Some(span) => {
+                let text =
+                    format!("the same path name \"{path}\"{place} has the different levels than");
+                Error::emerg(span, text)
+            }
+            None => Error::global(format!(
+                "the path name \"{path}\"{place} has the same name as default path, but the \
+                 different levels, you need to define default path in http section"
+            )),
+        })
     }
 
     /// What a module shares between all levels while loading (log formats, zones).

@@ -303,6 +303,30 @@ fn mistakes_in_directives_are_told_as_by_nginx() {
         "events {} http { server { listen 127.0.0.1:1-3; listen 127.0.0.1:2; } }",
         "events {} http { map $uri $x { ~(a 1; } }",
         "events {} http { server { if ($uri ~ '(?<n>a') { } } }",
+        "events {} http { disable_symlinks on from=; }",
+        "events {} http { disable_symlinks on off; }",
+        "events {} http { disable_symlinks off from=; }",
+        "events {} http { disable_symlinks from=x; }",
+        "events {} http { send_lowat 1; }",
+        "events {} http { proxy_send_lowat 1; }",
+        "events {} http { server { connection_pool_size 8208; } }",
+        "events {} http { server { large_client_header_buffers 4 511; } }",
+        "events {} http { server { large_client_header_buffers 4 512; } }",
+        "events {} http { server { listen UNIX:x; } }",
+        "events {} http { server { listen 99999999999999999999; } }",
+        "events {} http { upstream u { server ::1; } }",
+        "events {} http { upstream u { server []:x; } }",
+        "events {} http { upstream u { server [::1]x; } }",
+        "events {} http { upstream u { server []; } }",
+        "events {} http { resolver http://x/; }",
+        "events {} http { resolver 10.0.0.0/33; }",
+        "events { debug_connection 10.0.0.1/8; }",
+        "events {} http { proxy_bind [::1]; }",
+        "events {} http { client_body_temp_path p 1 2; proxy_temp_path p; }",
+        "events {} http { client_body_temp_path p 1 2; proxy_temp_path p 1 2; }",
+        "events {} http { client_body_temp_path nginx.conf; }",
+        "pid ''; events {}",
+        "pid ''; pid x; events {}",
     ] {
         let ((ours, code), (theirs, their_code)) =
             (tested(Path::new(FOREBAY), text), tested(&nginx, text));
@@ -320,6 +344,35 @@ fn mistakes_in_directives_are_told_as_by_nginx() {
         }
     }
     assert!(failures.is_empty(), "{failures}");
+}
+
+#[test]
+fn findings_about_the_whole_have_a_place() {
+    for (inside, finding) in [
+        ("server { return 200 $nobody; }", "unknown \"nobody\" variable"),
+        (
+            "variables_hash_bucket_size 0;",
+            "could not build variables_hash, you should increase variables_hash_bucket_size: 0",
+        ),
+        (
+            "variables_hash_bucket_size 65473;",
+            "could not build variables_hash, too large variables_hash_bucket_size: 65536",
+        ),
+        (
+            "variables_hash_max_size 0;",
+            "could not build variables_hash, you should increase variables_hash_max_size: 0",
+        ),
+        ("server { } server { }", "conflicting server name \"\" on 0.0.0.0:80, ignored"),
+    ] {
+        let text = format!("events {{}} http {{ {inside} }}");
+        let told = |program: &Path| tested(program, &text).0.into_iter().next().unwrap_or_default();
+        let ours = told(Path::new(FOREBAY));
+        let without_place = ours.strip_suffix(" in PREFIX/nginx.conf:1").expect(&ours);
+        assert!(without_place.ends_with(&format!("] {finding}")), "{ours}");
+        if let Some(nginx) = binary(Kind::Nginx) {
+            assert_eq!(told(&nginx), without_place);
+        }
+    }
 }
 
 #[test]

@@ -228,6 +228,7 @@ fn the_command_line_takes_plain_directives_only() {
     assert_eq!(run("daemon 'off"), end);
     let block = "[emerg] block directives are not supported in -g option in command line";
     assert_eq!(run("events {}"), block);
+    assert_eq!(run("{}"), "[emerg] unexpected \"{\" in command line");
     assert_eq!(run("a b} c"), end);
     assert_eq!(run(&format!("a {};", "x".repeat(5000))).len(), 5003);
 }

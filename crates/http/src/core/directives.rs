@@ -172,7 +172,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         SERVERS,
         Arity::ONE,
         "Memory taken at once per connection.",
-        pool_size,
+        |c, n, cx| pool_size(&mut c.connection_pool_size, n, cx),
     ),
     set(
         "default_type",
@@ -595,7 +595,10 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         SERVERS,
         Arity::ONE,
         "Memory taken at once per request.",
-        pool_size,
+        |c, n, cx| {
+            once(c, n)?;
+            pool_size(&mut None, n, cx)
+        },
     ),
     set(
         "reset_timedout_connection",
@@ -636,7 +639,8 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         |c, n, cx| {
             once(c, n)?;
             value::set_size(&mut None, n)?;
-            no_meaning(n, cx, "Linux has no such limit")
+            cx.loader.warn(n.span, "\"send_lowat\" is not supported, ignored");
+            Ok(())
         },
     ),
     set(
@@ -788,7 +792,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Contexts::HTTP,
         Arity::ONE,
         "The bucket size of a hash table.",
-        table_size,
+        variables_table_size,
     ),
     set(
         "variables_hash_max_size",
@@ -797,7 +801,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Contexts::HTTP,
         Arity::ONE,
         "The size of a hash table.",
-        table_size,
+        variables_table_size,
     ),
     set(
         "error_log",
@@ -857,13 +861,27 @@ fn table_size(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     no_meaning(n, cx, "tables size themselves")
 }
 
+/// The sizes of the table that nginx always has: of one there is not a variable fits
+/// (`ngx_hash_init`).
+fn variables_table_size(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
+    table_size(c, n, cx)?;
+    let (name, size) = (n.name.lossy(), value::number(&n.arg(0)?.value).unwrap_or_default());
+    // A bucket is of whole lines of the processor's cache, and its size one of 16 bits.
+    let bucket = size.next_multiple_of(64);
+    let (problem, size) = match size {
+        0 => ("you should increase", size),
+        _ if name.ends_with("bucket_size") && bucket > 65_536 - 64 => ("too large", bucket),
+        _ => return Ok(()),
+    };
+    let text = format!("could not build variables_hash, {problem} {name}: {size}");
+    Err(Error::emerg(n.span, text))
+}
+
 /// `connection_pool_size`, `request_pool_size`.
-fn pool_size(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
-    once(c, n)?;
-    let mut size = None;
-    value::set_size(&mut size, n)?;
+fn pool_size(slot: &mut Option<u64>, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
+    value::set_size(slot, n)?;
     // NGX_MIN_POOL_SIZE and NGX_POOL_ALIGNMENT (`ngx_http_core_pool_size`).
-    let text = match size.unwrap_or_default() {
+    let text = match slot.unwrap_or_default() {
         ..112 => "the pool size must be no less than 112",
         size if size % 16 != 0 => "the pool size must be a multiple of 16",
         _ => return no_meaning(n, cx, "memory is not taken from pools"),
@@ -951,6 +969,7 @@ fn temp_path(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     }
     let levels = levels(n)?;
     let path = cx.loader.full_path(n.args[0].path());
+    cx.add_temp_path(&path, levels, Some(n.span))?;
     c.client_body_temp_path = Some(Arc::new(TempPath { path, levels }));
     Ok(())
 }
@@ -1000,34 +1019,29 @@ fn disable_symlinks(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     if c.disable_symlinks.is_some() {
         return Err(value::duplicate(n));
     }
-    let mut from = None;
-    let mut mode = None;
-    for (index, arg) in n.args.iter().enumerate() {
-        match arg.lossy().as_ref() {
-            "off" | "on" | "if_not_owner" if mode.is_none() => mode = Some(index),
-            text => match text.strip_prefix("from=") {
-                Some(path) if !path.is_empty() => {
-                    let path = Template::parse(path.as_bytes(), arg.span, &mut cx.registry)?;
-                    from = Some(path);
-                }
-                _ => return Err(Error::emerg(arg.span, format!("invalid parameter \"{text}\""))),
-            },
+    let (mut from, mut mode) = (None, None);
+    for arg in &n.args {
+        if matches!(&arg.value[..], b"off" | b"on" | b"if_not_owner") {
+            mode = Some(arg.lossy());
+        } else if let Some(path) = arg.after("from=") {
+            from = Some(Template::parse(path, arg.span, &mut cx.registry)?);
+        } else {
+            return Err(value::invalid_parameter(arg));
         }
     }
-    let mode = mode.map(|index| n.args[index].lossy());
-    c.disable_symlinks = Some(Arc::new(match mode.as_deref() {
-        Some("on") => Symlinks::Refuse { from },
-        Some("if_not_owner") => Symlinks::IfNotOwner { from },
-        Some(_) if from.is_none() => Symlinks::Off,
-        Some(_) => {
-            let text = "\"from=\" cannot be used with \"off\" parameter".to_owned();
-            return Err(Error::emerg(n.span, text));
-        }
-        None => {
-            let text =
-                "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter";
-            return Err(Error::emerg(n.span, text.to_owned()));
-        }
+    let fail = |text: String| Err(Error::emerg(n.span, text));
+    let Some(mode) = mode else {
+        let words = "\"off\", \"on\" or \"if_not_owner\"";
+        return fail(format!("\"disable_symlinks\" must have {words} parameter"));
+    };
+    if let ([first, second], None) = (&n.args[..], &from) {
+        return fail(format!("duplicate parameters \"{} {}\"", first.lossy(), second.lossy()));
+    }
+    c.disable_symlinks = Some(Arc::new(match mode.as_ref() {
+        "on" => Symlinks::Refuse { from },
+        "if_not_owner" => Symlinks::IfNotOwner { from },
+        _ if from.is_none() => Symlinks::Off,
+        _ => return fail("\"from=\" cannot be used with \"off\" parameter".to_owned()),
     }));
     Ok(())
 }

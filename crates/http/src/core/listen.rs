@@ -178,7 +178,8 @@ fn addresses(arg: &Arg, files: &mut dyn Files) -> Result<Vec<Addr>, Error> {
         let text = format!("{what} in \"{text}\" of the \"listen\" directive");
         Error::emerg(arg.span, text)
     };
-    if let Some(path) = text.strip_prefix("unix:") {
+    if text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("unix:")) {
+        let path = &text[5..];
         if path.is_empty() {
             return Err(fail("no path in the unix domain socket"));
         }
@@ -190,7 +191,7 @@ fn addresses(arg: &Arg, files: &mut dyn Files) -> Result<Vec<Addr>, Error> {
     if text.contains(['/', '?']) {
         return Err(fail("invalid host"));
     }
-    let is_port = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_port = |text: &str| value::number(text.as_bytes()).is_some();
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     if is_port(first) && is_port(last) {
         let at = |port| Addr::Tcp(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));

@@ -264,6 +264,8 @@ settings! {
     client_header_timeout_ms: u64 = 60_000;
     /// `client_max_body_size`, bytes; 0: no limit.
     client_max_body_size: u64 = 1 << 20;
+    /// `connection_pool_size`, bytes; held against `large_client_header_buffers` only.
+    connection_pool_size: u64 = 512;
     /// `default_type`.
     default_type: Bytes = Bytes::from_static(b"text/plain");
     /// `directio`: files of at least that many bytes bypass the page cache.

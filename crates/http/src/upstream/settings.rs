@@ -3,10 +3,7 @@
 //!
 //! Invariant: nothing here knows which protocol is spoken.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-};
+use std::{net::SocketAddr, sync::Arc};
 
 use forebay_conf::{
     Arg, Error, Node,
@@ -250,15 +247,11 @@ impl Conf {
 
     /// `temp_path path [level1 [level2 [level3]]]`.
     pub fn set_temp_path(&mut self, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
-        let path = value::set_once(&mut self.temp_path, node, |node| {
+        value::set_once(&mut self.temp_path, node, |node| {
             let levels = core::levels(node)?;
             let path = cx.loader.full_path(node.arg(0)?.path());
+            cx.add_temp_path(&path, levels, Some(node.span))?;
             Ok(Arc::new(TempPath { path, levels }))
-        });
-        path.inspect(|()| {
-            if let Some(temp) = &self.temp_path {
-                cx.temp_paths.insert(temp.path.clone());
-            }
         })
     }
 
@@ -349,7 +342,7 @@ impl Conf {
             Arc::new(TempPath { path, levels: [1, 2, 0] })
         });
         if max_temp_file_size > 0 {
-            b.cx.temp_paths.insert(temp_path.path.clone());
+            b.cx.add_temp_path(&temp_path.path, temp_path.levels, None)?;
         }
         let next = match self.next {
             None => Next::ERROR.with(Next::TIMEOUT),
@@ -406,10 +399,7 @@ fn parse_bind(text: &[u8], transparent: bool) -> Option<Bind> {
     let addr = match parse_ip(text) {
         Some(ip) => (ip, 0).into(),
         // A port that is written is not 0 (`ngx_parse_addr_port`).
-        None => std::str::from_utf8(text).ok()?.parse().ok().filter(has_port).or_else(|| {
-            let inner = text.strip_prefix(b"[")?.strip_suffix(b"]")?;
-            Some((parse_ip(inner).filter(IpAddr::is_ipv6)?, 0).into())
-        })?,
+        None => std::str::from_utf8(text).ok()?.parse().ok().filter(has_port)?,
     };
     Some(Bind { addr, transparent })
 }
@@ -606,7 +596,7 @@ macro_rules! upstream_connection_directives {
                 |c, n, cx| {
                     forebay_conf::value::set_size(&mut c.shared().send_lowat, n)?;
                     let name = n.name.lossy();
-                    cx.loader.info(n.span, format!("\"{name}\" has no meaning on Linux"));
+                    cx.loader.warn(n.span, format!("\"{name}\" is not supported, ignored"));
                     Ok(())
                 },
             ),

@@ -99,6 +99,9 @@ fn server(arg: &Arg, files: &mut dyn Files) -> Result<Vec<SocketAddr>, Error> {
         let what = "no path in the unix domain socket";
         return Err(fail(if path.is_empty() { what } else { "unix domain socket" }));
     }
+    if memchr::memchr2(b'/', b'?', &arg.value).is_some() {
+        return Err(fail("invalid host"));
+    }
     // Only in brackets is an IPv6 address one, as in all of nginx's addresses with ports.
     if let Some(rest) = arg.value.strip_prefix(b"[") {
         let end = memchr::memchr(b']', rest).ok_or_else(|| fail("invalid host"))?;

@@ -47,6 +47,9 @@ impl Target {
             None => default_port,
             Some(port) => port_number(port).ok_or("invalid port")?,
         };
+        if matches!(host, "" | "[]") {
+            return Err("no host");
+        }
         let ip: Option<IpAddr> = match host.strip_prefix('[') {
             Some(inner) => {
                 let inner = inner.strip_suffix(']').unwrap_or(inner);
@@ -74,17 +77,13 @@ impl Target {
 /// Host and port; as in nginx, the first colon is the port's.
 fn split(text: &str) -> Result<(&str, Option<&str>), &'static str> {
     if !text.starts_with('[') {
-        let (host, port) = match text.split_once(':') {
+        return Ok(match text.split_once(':') {
             Some((host, port)) => (host, Some(port)),
             None => (text, None),
-        };
-        return if host.is_empty() { Err("no host") } else { Ok((host, port)) };
+        });
     }
     let end = text.find(']').ok_or("invalid host")?;
     let (host, port) = text.split_at(end + 1);
-    if end == 1 {
-        return Err("no host");
-    }
     match port {
         "" => Ok((host, None)),
         port => Ok((host, Some(port.strip_prefix(':').ok_or("invalid host")?))),
