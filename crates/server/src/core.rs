@@ -43,7 +43,7 @@ pub struct Core {
     pub worker_rlimit_core: Option<u64>,
     /// `worker_shutdown_timeout`, milliseconds.
     pub worker_shutdown_timeout_ms: Option<u64>,
-    /// `working_directory`.
+    /// `working_directory`; empty for none, see [`Core::directory`].
     pub working_directory: Option<PathBuf>,
     /// `env`: names, each with a value unless the one at hand is kept.
     pub env: Vec<(OsString, Option<OsString>)>,
@@ -146,6 +146,11 @@ impl Core {
     /// The pid file; `default` where none is named, or one without a name.
     pub fn pid_file<'p>(&'p self, default: &'p Path) -> &'p Path {
         self.pid.as_deref().filter(|path| !path.as_os_str().is_empty()).unwrap_or(default)
+    }
+
+    /// The directory that a worker enters.
+    pub fn directory(&self) -> Option<&Path> {
+        self.working_directory.as_deref().filter(|path| !path.as_os_str().is_empty())
     }
 
     /// What a worker is made with.

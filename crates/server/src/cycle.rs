@@ -70,7 +70,9 @@ impl Cycle {
             return None;
         }
         let pid = settings.core.pid_file(&request.paths.pid).to_path_buf();
-        if purpose == Purpose::Test && !pid::probe(&pid, log) {
+        // A start makes it when it is in the background.
+        let is_other = old.is_some_and(|old| old.pid != pid);
+        if (is_other || purpose == Purpose::Test) && !pid::probe(&pid, log) {
             return None;
         }
         make_temp_dirs(&settings, log)?;
@@ -220,5 +222,27 @@ fn give_to_worker(file: &File, path: &Path, core: &Core, log: &Log) {
     if let Err(err) = std::os::unix::fs::fchown(file, Some(user.uid), None) {
         let path = path.display();
         log.emerg(format_args!("chown(\"{path}\", {}) failed ({})", user.uid, Errno(&err)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_rt::listen::Addr;
+
+    use super::*;
+    use crate::builtin;
+
+    #[test]
+    fn a_pid_file_that_cannot_be_made_fails_a_reload() {
+        let (addr, socket) = builtin::free_port().unwrap();
+        let mut request = builtin::welcome(&addr.to_string());
+        let log = Log::startup(None);
+        let make = |request: &Request, old: Option<&Cycle>, mut inherited: Inherited| {
+            Cycle::make(request, old, &mut inherited, Purpose::Serve, &mut |_| {}, &log)
+        };
+        let old = make(&request, None, vec![(Addr::Tcp(addr), socket)]).expect("it is built in");
+        assert!(make(&request, Some(&old), Vec::new()).is_some());
+        request.paths.pid = "/nowhere/at/all".into();
+        assert!(make(&request, Some(&old), Vec::new()).is_none());
     }
 }

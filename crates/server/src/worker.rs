@@ -130,7 +130,7 @@ impl Worker {
         let Start { bundle, parts, channel, program, .. } = start;
         let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs)?;
         let home = std::env::current_dir().unwrap_or_else(|_| "/".into());
-        core.working_directory.as_deref().map_or(Ok(()), enter)?;
+        core.directory().map_or(Ok(()), enter)?;
         let inherited_nofile = privileges::nofile().unwrap_or(u64::MAX);
         allow_files(&core, inherited_nofile, &log);
         let engine = Engine::start(&core.scale(), &site, parts.sockets)
@@ -262,7 +262,7 @@ impl Worker {
     fn reload(&mut self, bundle: Bundle, parts: Parts) -> Result<(), String> {
         let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs)?;
         let directory =
-            |core: &Core| core.working_directory.clone().unwrap_or_else(|| self.home.clone());
+            |core: &Core| core.directory().map_or_else(|| self.home.clone(), Path::to_path_buf);
         let (before, directory) = (directory(&self.core), directory(&core));
         if directory != before {
             enter(&directory)?;

@@ -251,6 +251,12 @@ fn a_refused_reload_leaves_the_worker_where_it_is() {
     assert_eq!((worker(&server), directory()), (pid, home));
 }
 
+#[test]
+fn a_working_directory_without_a_name_is_none() {
+    let server = start(&conf("working_directory '';", "x"));
+    assert_eq!(ask_new(server.addr()), "x", "{}", server.error_log());
+}
+
 /// The limits of open files of a process, soft and hard.
 fn open_files(pid: process::Pid) -> (u64, u64) {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();

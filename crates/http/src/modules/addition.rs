@@ -188,6 +188,16 @@ mod tests {
     }
 
     #[test]
+    fn a_part_that_closes_the_connection_breaks_the_body_off() {
+        let closes = "location = /c { return 444; } add_after_body /c;";
+        let mut r = body(closes, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", |_| {});
+        assert_eq!(testing::drain(&mut r.response.body), Err(Fault::Filter));
+        let refuses = "location = /c { return 403 no; } add_after_body /c;";
+        let mut r = body(refuses, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", |_| {});
+        assert_eq!(testing::text(&mut r), "bodyno");
+    }
+
+    #[test]
     fn only_some_responses_are_added_to() {
         const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         let conf = "add_before_body /b;";

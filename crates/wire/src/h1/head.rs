@@ -316,16 +316,15 @@ impl Parser {
         let seen = &buf[start..buf.len().min(start.saturating_add(limit))];
         let len = memchr::memchr2(b'\r', b'\n', seen).unwrap_or(seen.len());
         self.forget_line(Span::new(start, start + len));
+        self.head.protocol = self.begun_version();
         reject
     }
 
-    /// Nothing in a line that is none means anything; that there was to be a version is known.
+    /// Nothing in a line that is none means anything.
     fn forget_line(&mut self, line: Span) {
-        let version = self.begun_version();
         let head = &mut self.head;
         head.request_line = line;
-        (head.method_span, head.uri, head.target) = Default::default();
-        head.protocol = version;
+        (head.method_span, head.uri, head.target, head.protocol) = Default::default();
     }
 
     fn name(&mut self, buf: &[u8], opts: &Options, mut invalid: bool) -> Result<Step, Reject> {
