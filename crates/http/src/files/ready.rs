@@ -5,8 +5,9 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::VecDeque,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    rc::Rc,
+    rc::{Rc, Weak},
 };
 
 use super::open;
@@ -18,10 +19,14 @@ const OFTEN: u32 = 16;
 /// The largest body: of larger ones the second call is a small part.
 const MAX_BYTES: usize = 32 << 10;
 
-/// How many a thread has at the most, each with a descriptor and pages of its own.
-const MAX_WHOLE: usize = 64;
+/// How many a thread keeps, each with a descriptor and pages of its own; those made last.
+const MAX_KEPT: usize = 64;
+
+/// How many it has at the most, with those that are still on their way to clients.
+const MAX_WHOLE: usize = 128;
 
 thread_local! {
+    static KEPT: RefCell<VecDeque<Rc<Whole>>> = const { RefCell::new(VecDeque::new()) };
     static WHOLE: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -34,7 +39,7 @@ struct Last {
     head: Vec<u8>,
     /// How often in a row.
     times: u32,
-    whole: Option<Rc<Whole>>,
+    whole: Weak<Whole>,
 }
 
 /// A head and the body behind it, as a file.
@@ -51,9 +56,15 @@ impl Whole {
         if body.len() > MAX_BYTES || WHOLE.get() >= MAX_WHOLE {
             return None;
         }
-        let fd = open::in_memory(&[head, body])?;
+        let whole = Rc::new(Whole(open::in_memory(&[head, body])?));
         WHOLE.set(WHOLE.get() + 1);
-        Some(Rc::new(Whole(fd)))
+        KEPT.with_borrow_mut(|kept| {
+            if kept.len() == MAX_KEPT {
+                kept.pop_front();
+            }
+            kept.push_back(whole.clone());
+        });
+        Some(whole)
     }
 }
 
@@ -70,14 +81,16 @@ impl Ready {
         if last.head != head {
             last.head.clear();
             last.head.extend_from_slice(head);
-            (last.times, last.whole) = (1, None);
+            (last.times, last.whole) = (1, Weak::new());
             return None;
         }
         last.times = last.times.saturating_add(1);
         if last.times == OFTEN {
-            last.whole = Whole::of(head, body);
+            let whole = Whole::of(head, body)?;
+            last.whole = Rc::downgrade(&whole);
+            return Some(whole);
         }
-        last.whole.clone()
+        last.whole.upgrade()
     }
 }
 
@@ -118,21 +131,24 @@ mod tests {
         assert!(contents(&second) == [b"two", &body[..]].concat());
         assert!(contents(&first).starts_with(b"one"), "it may be on its way");
         assert!(sent(&ready, b"one", &body, 1).is_none());
-        assert_eq!(WHOLE.get(), 2, "those in use");
-        drop((first, second));
-        assert_eq!(WHOLE.get(), 0);
     }
 
     #[test]
-    fn there_are_few_and_none_is_large() {
+    fn none_is_large_few_are_kept_and_not_many_are_on_their_way() {
         let one = |size: usize| {
             let (ready, body) = (Ready::default(), vec![b'x'; size]);
-            sent(&ready, b"head", &body, 2 * OFTEN)
+            let whole = sent(&ready, b"head", &body, OFTEN);
+            (ready, whole)
         };
-        assert!(one(MAX_BYTES).is_some() && one(MAX_BYTES + 1).is_none());
-        let all: Vec<_> = (0..MAX_WHOLE + 10).filter_map(|_| one(5000)).collect();
-        assert_eq!(all.len(), MAX_WHOLE);
-        drop(all);
-        assert!(one(5000).is_some());
+        assert!(one(MAX_BYTES).1.is_some() && one(MAX_BYTES + 1).1.is_none());
+        let files: Vec<Ready> = (0..MAX_KEPT + 10).map(|_| one(5000).0).collect();
+        let has = |ready: &Ready| ready.of(b"head", &[b'x'; 5000]).is_some();
+        assert!(!files[..10].iter().any(has) && files[10..].iter().all(has), "those made last");
+        assert_eq!(WHOLE.get(), MAX_KEPT);
+        let sending: Vec<_> = (0..2 * MAX_WHOLE).filter_map(|_| one(5000).1).collect();
+        assert!(sending.len() <= MAX_WHOLE && WHOLE.get() == MAX_WHOLE, "{}", sending.len());
+        drop(sending);
+        assert_eq!(WHOLE.get(), MAX_KEPT);
+        assert!(one(5000).1.is_some());
     }
 }
