@@ -169,24 +169,33 @@ fn a_keepalive_request_takes_nothing_from_the_heap() {
     let file = std::fs::read(format!("{root}/Cargo.toml")).expect("file");
     let types = "types { text/plain toml; } gzip off;";
     let cached = "open_file_cache max=100 inactive=60s; open_file_cache_valid 60s;";
-    let plain: &[u8] = b"GET /Cargo.toml HTTP/1.1\r\nHost: test\r\n\r\n";
-    let browser: &[u8] = b"GET /Cargo.toml?a=b HTTP/1.1\r\nHost: test:8080\r\n\
-        User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36\r\n\
-        Accept: text/html,application/xhtml+xml\r\nAccept-Encoding: gzip, br\r\n\
-        Accept-Language: en\r\nReferer: http://test/\r\nConnection: keep-alive\r\n\r\n";
+    // Larger than what is copied behind its head.
+    let large = std::fs::read(format!("{root}/src/engine.rs")).expect("file");
+    assert!((8_000..32_000).contains(&large.len()), "{}", large.len());
+    let plain = |name: &str| format!("GET /{name} HTTP/1.1\r\nHost: test\r\n\r\n");
+    let browser = |name: &str| {
+        format!(
+            "GET /{name}?a=b HTTP/1.1\r\nHost: test:8080\r\n\
+             User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36\r\n\
+             Accept: text/html,application/xhtml+xml\r\nAccept-Encoding: gzip, br\r\n\
+             Accept-Language: en\r\nReferer: http://test/\r\nConnection: keep-alive\r\n\r\n"
+        )
+    };
     let returns = "location / { return 200 \"a short text\"; }";
     let logged = format!("access_log {}/access.log;", dir.path().display());
-    let table: &[(&str, String, &[u8])] = &[
-        ("return", format!("access_log off; {returns}"), b"a short text"),
-        ("return, logged", format!("{logged} {returns}"), b"a short text"),
-        ("cached file", format!("access_log off; root {root}; {types} {cached}"), &file),
-        ("cached file, logged", format!("{logged} root {root}; {types} {cached}"), &file),
+    let files = format!("root {root}; {types} {cached}");
+    let table: &[(&str, String, &str, &[u8])] = &[
+        ("return", format!("access_log off; {returns}"), "a", b"a short text"),
+        ("return, logged", format!("{logged} {returns}"), "a", b"a short text"),
+        ("cached file", format!("access_log off; {files}"), "Cargo.toml", &file),
+        ("cached file, logged", format!("{logged} {files}"), "Cargo.toml", &file),
+        ("large cached file", format!("access_log off; {files}"), "src/engine.rs", &large),
     ];
     let mut wrong = Vec::new();
-    for (name, inside, body) in table {
+    for (name, inside, path, body) in table {
         let worker = start(inside, dir.path());
-        for (kind, request) in [("plain", plain), ("browser", browser)] {
-            let taken = taken(&worker, request, body);
+        for (kind, request) in [("plain", plain(path)), ("browser", browser(path))] {
+            let taken = taken(&worker, request.as_bytes(), body);
             if taken > 0 {
                 wrong.push(format!("{name}, {kind}: {taken} in {REQUESTS} requests"));
             }
