@@ -67,8 +67,7 @@ fn a_server_that_is_looked_up_again_does_not_stop_the_start() {
                   location /both { proxy_pass http://both; }";
     let server = start(Kind::Forebay, &http, inside);
     for (path, want) in [("/good", "200 ok"), ("/both", "200 ok"), ("/none", "502")] {
-        let met = || ask(server.addr(), &get(path)) == want;
-        assert!(wait_for(met, crate::LIMIT), "{path}: {}", server.error_log());
+        until(&server, path, want);
     }
     wait_logged(&server, "no live upstreams while connecting to upstream");
 }
@@ -78,7 +77,7 @@ fn a_service_gives_ports() {
     let origin = Origin::answering(OK);
     let port = origin.addr().port();
     let dns = DnsServer::start(move |query| match (query.name.as_str(), query.kind) {
-        ("_http._tcp.a.test", 33) => {
+        ("_http._tcp.a.test", SRV) => {
             vec![Reply::records(query, &[Record::srv(&query.name, 60, 1, 1, port, "one.test")])]
         }
         ("one.test", A) => {
@@ -91,8 +90,7 @@ fn a_service_gives_ports() {
         dns.addr()
     );
     let server = start(Kind::Forebay, &http, "location / { proxy_pass http://o; }");
-    let met = || ask(server.addr(), &get("/")) == "200 ok";
-    assert!(wait_for(met, crate::LIMIT), "{}", server.error_log());
+    until(&server, "/", "200 ok");
 }
 
 /// An origin that answers with a name.
@@ -102,9 +100,9 @@ fn named(name: &'static str) -> Origin {
 }
 
 /// Asks until the answer is that, which it must be soon.
-fn until(server: &Server, want: &str) {
-    let met = || ask(server.addr(), &get("/")) == want;
-    assert!(wait_for(met, crate::LIMIT), "{want}: {}", server.error_log());
+fn until(server: &Server, path: &str, want: &str) {
+    let met = || ask(server.addr(), &get(path)) == want;
+    assert!(wait_for(met, crate::LIMIT), "{path} {want}: {}", server.error_log());
 }
 
 #[test]
@@ -140,12 +138,12 @@ fn the_next_priority_of_a_service_is_asked_when_the_first_is_down_or_unknown() {
         dns.addr()
     );
     let server = start(Kind::Forebay, &http, "location / { proxy_pass http://o; }");
-    until(&server, "200 one");
+    until(&server, "/", "200 one");
     for next in [1, 2] {
         stage.store(next, SeqCst);
-        until(&server, "200 two");
+        until(&server, "/", "200 two");
         stage.store(0, SeqCst);
-        until(&server, "200 one");
+        until(&server, "/", "200 one");
     }
     wait_logged(
         &server,
@@ -176,7 +174,7 @@ fn only_a_name_that_is_no_more_loses_its_servers() {
         crate::conf(&http, "location / { proxy_pass http://o; }")
     };
     let server = crate::run(Kind::Forebay, &conf(""));
-    until(&server, "200 here");
+    until(&server, "/", "200 here");
     let asks = |more: usize| {
         let before = dns.queries().len();
         assert!(wait_for(|| dns.queries().len() >= before + more, crate::LIMIT));
@@ -184,11 +182,11 @@ fn only_a_name_that_is_no_more_loses_its_servers() {
     for (answer, want) in [(2, "200 here"), (9, "200 here"), (GONE, "502"), (5, "502")] {
         code.store(answer, SeqCst);
         asks(2);
-        until(&server, want);
+        until(&server, "/", want);
         assert_eq!(ask(server.addr(), &get("/")), want);
     }
     code.store(KNOWN, SeqCst);
-    until(&server, "200 here");
+    until(&server, "/", "200 here");
     // A reload goes on with what was found, whether anybody answers or not.
     code.store(9, SeqCst);
     asks(2);
