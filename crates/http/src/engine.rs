@@ -106,7 +106,7 @@ pub async fn post_action(r: &mut Request) {
             }
         },
         Some(_) => {
-            r.set_target(&target, b"");
+            r.set_target(&target, None);
             Entry::Server
         }
     };
@@ -213,7 +213,7 @@ async fn rewrite(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> Resul
             Flow::Decline | Flow::Allow => {}
             Flow::Redirect => {
                 if !spend_cycle(r) {
-                    tell_cycle(r, "processing", &r.uri);
+                    tell_cycle(r, "processing", &r.uri, "");
                     return Err(End::Deny(500));
                 }
                 return Ok(true);
@@ -337,14 +337,14 @@ fn settle(flow: Flow<'_>, r: &mut Request) -> End {
         Flow::Deny(status) => End::Deny(status),
         Flow::Redirect => {
             if !spend_cycle(r) {
-                tell_cycle(r, REDIRECTING, &r.uri);
+                tell_cycle(r, REDIRECTING, &r.uri, "");
                 return End::Deny(500);
             }
             End::Again(Entry::Server)
         }
         Flow::Named(id) => {
             if !spend_cycle(r) {
-                tell_cycle(r, REDIRECTING_TO_NAMED, &r.plan.location(id).name);
+                tell_cycle(r, REDIRECTING_TO_NAMED, &r.plan.location(id).name, "");
                 return End::Deny(500);
             }
             r.internal = true;
@@ -367,12 +367,21 @@ fn spend_cycle(r: &mut Request) -> bool {
 
 /// Tells that there was none, and where it was to go.
 #[cold]
-fn tell_cycle(r: &Request, doing: &str, target: &[u8]) {
+fn tell_cycle(r: &Request, doing: &str, target: &[u8], meanwhile: &str) {
     let target = log::Shown(target);
-    r.log_error(
-        Severity::Error,
-        format_args!("rewrite or internal redirection cycle while {doing} \"{target}\""),
-    );
+    let cycle = "rewrite or internal redirection cycle";
+    r.log_error(Severity::Error, format_args!("{cycle} while {doing} \"{target}\"{meanwhile}"));
+}
+
+/// Whether a handler may send the request elsewhere. If it may not, that is in the log, and the request
+/// ends with 500 where it is (`ngx_http_internal_redirect`).
+pub fn may_redirect(r: &mut Request, path: &[u8], meanwhile: &str) -> bool {
+    if r.cycles_left > 1 {
+        return true;
+    }
+    r.cycles_left = 0;
+    tell_cycle(r, REDIRECTING, path, meanwhile);
+    false
 }
 
 /// Goes to a location, or to what its `limit_except` has for this method
@@ -521,11 +530,12 @@ fn show(plan: &Plan, r: &mut Request, page: &ErrorPage, status: Status) -> Shown
                 r.method = Method::Get;
             }
             let (path, args) = match memchr::memchr(b'?', &target) {
-                Some(at) if page.uri.as_text().is_none() => (&target[..at], &target[at + 1..]),
-                _ => (&target[..], &page.args[..]),
+                _ if page.uri.as_text().is_some() => (&target[..], page.args.as_deref()),
+                Some(at) => (&target[..at], Some(&target[at + 1..])),
+                None => (&target[..], Some(&[][..])),
             };
             if !spend_cycle(r) {
-                tell_cycle(r, REDIRECTING, path);
+                tell_cycle(r, REDIRECTING, path, "");
                 return Shown::Nowhere;
             }
             r.set_target(path, args);
@@ -534,7 +544,7 @@ fn show(plan: &Plan, r: &mut Request, page: &ErrorPage, status: Status) -> Shown
         }
         Some(b'@') => {
             if !spend_cycle(r) {
-                tell_cycle(r, REDIRECTING_TO_NAMED, &target);
+                tell_cycle(r, REDIRECTING_TO_NAMED, &target, "");
                 return Shown::Nowhere;
             }
             if r.uri.is_empty() {

@@ -189,6 +189,9 @@ pub struct Request {
     pub uri: Vec<u8>,
     /// The query, without `?`.
     pub args: Vec<u8>,
+    /// Whether there is a query, be it empty: then `$args` is not `-` in the log (nginx's
+    /// `r->args.data`).
+    pub has_args: bool,
     /// Whether the path came with `%XX` or `+`: captures of it are escaped again where they go into
     /// arguments (nginx's `quoted_uri` and `plus_in_uri`).
     pub uri_was_escaped: bool,
@@ -359,6 +362,7 @@ impl Request {
             first_server: server,
             uri,
             args,
+            has_args: false,
             uri_was_escaped: false,
             uri_was_quoted: false,
             rewritten_in_place: false,
@@ -416,6 +420,7 @@ impl Request {
         twin.method = self.method;
         twin.subrequest = self.subrequest;
         twin.internal = self.internal;
+        twin.has_args = self.has_args;
         twin.uri_was_escaped = self.uri_was_escaped;
         twin.uri_was_quoted = self.uri_was_quoted;
         twin.subrequests_left = self.subrequests_left;
@@ -534,11 +539,12 @@ impl Request {
     }
 
     /// Replaces the target, for [`crate::handler::Flow::Redirect`].
-    pub fn set_target(&mut self, uri: &[u8], args: &[u8]) {
+    pub fn set_target(&mut self, uri: &[u8], args: Option<&[u8]>) {
         self.uri.clear();
         self.uri.extend_from_slice(uri);
         self.args.clear();
-        self.args.extend_from_slice(args);
+        self.args.extend_from_slice(args.unwrap_or_default());
+        self.has_args = args.is_some();
         self.rewritten_in_place = false;
         self.is_as_sent = false;
         self.internal = true;

@@ -57,6 +57,8 @@ pub fn path(r: &mut Request, merge: bool) -> Result<(), Reject> {
             r.args.extend_from_slice(&raw[args]);
         }
     }
+    // `?` alone makes no arguments (`ngx_http_process_request_uri`).
+    r.has_args = !r.args.is_empty();
     Ok(())
 }
 

@@ -24,7 +24,7 @@ pub struct ErrorPage {
     /// The page: a path, a `@named` location, or a URL to redirect to.
     pub uri: Template,
     /// The query of a page that is a fixed path.
-    pub args: Vec<u8>,
+    pub args: Option<Vec<u8>>,
 }
 
 impl ErrorPage {
@@ -69,9 +69,9 @@ impl ErrorPage {
         // A fixed path may carry a query, which must not be taken for part of the file's name.
         let (path, args) = match uri.value.iter().position(|b| *b == b'?') {
             Some(at) if uri.value.first() == Some(&b'/') && !uri.value.contains(&b'$') => {
-                (&uri.value[..at], uri.value[at + 1..].to_vec())
+                (&uri.value[..at], Some(uri.value[at + 1..].to_vec()))
             }
-            _ => (&uri.value[..], Vec::new()),
+            _ => (&uri.value[..], None),
         };
         let uri = Template::parse(path, uri.span, &mut cx.registry)?;
         Ok(ErrorPage { codes: list, uri, args })

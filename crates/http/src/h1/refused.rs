@@ -62,6 +62,7 @@ pub fn forget_target(r: &mut Request, default: (ServerId, LocId)) {
     (r.server, r.location) = default;
     r.uri.clear();
     r.args.clear();
+    r.has_args = false;
     let input = r.input_mut();
     input.host.clear();
     input.framing.host = None;

@@ -15,6 +15,7 @@ use forebay_session::{
 use crate::{
     client::Client,
     core::Alias,
+    engine,
     files::{self, Kind},
     handler::{Flow, Handler},
     module::{self, Builder, Cx, Directive, INNER, Module, set},
@@ -193,7 +194,10 @@ fn go<'f>(r: &mut Request, target: &[u8]) -> Flow<'f> {
         Some(at) => (&target[..at], &target[at + 1..]),
         None => (target, &[][..]),
     };
-    r.set_target(uri, args);
+    if !engine::may_redirect(r, uri, "") {
+        return Flow::Deny(500);
+    }
+    r.set_target(uri, Some(args));
     Flow::Redirect
 }
 

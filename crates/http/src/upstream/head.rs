@@ -14,6 +14,7 @@ use forebay_wire::{
 
 use super::{Protocol, settings::Ignored};
 use crate::{
+    engine,
     handler::Flow,
     plan::LocId,
     request::Request,
@@ -278,8 +279,11 @@ fn redirect<P: Protocol>(
         r.log_error(Severity::Error, text);
         return Instead::Deny(404);
     };
-    let args = args.map(|args| target[args].to_vec()).unwrap_or_default();
-    r.set_target(&path, &args);
+    let args = args.map(|args| target[args].to_vec());
+    if !engine::may_redirect(r, &path, " while reading response header from upstream") {
+        return Instead::Deny(500);
+    }
+    r.set_target(&path, args.as_deref());
     if r.method != Method::Head {
         r.method = Method::Get;
     }

@@ -63,6 +63,7 @@ fn target(registry: &mut Registry<Request>) {
         r.is_as_sent = false;
         r.args.clear();
         r.args.extend_from_slice(value);
+        r.has_args = true;
     });
     registry.builtin("query_string", args);
     for name in ["uri", "document_uri"] {
@@ -102,9 +103,9 @@ fn target(registry: &mut Registry<Request>) {
     });
 }
 
-/// `?` alone makes no arguments (`ngx_http_process_request_uri`): the log has a `-`.
+/// Where there are none, the log has a `-`; those that somebody emptied are a value.
 fn args(r: &Request, out: &mut Vec<u8>) -> bool {
-    !r.args.is_empty() && put(out, &r.args)
+    (r.has_args || !r.args.is_empty()) && put(out, &r.args)
 }
 
 /// `Content-Length`; of a chunked body, what was read of it.

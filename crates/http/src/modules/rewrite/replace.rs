@@ -124,6 +124,7 @@ impl Rewrite {
                     }
                     r.args.clear();
                     r.args.extend_from_slice(&out[split..]);
+                    r.has_args = true;
                 }
                 None if !self.keep_args => r.args.clear(),
                 None => {}
