@@ -464,13 +464,17 @@ fn deny(plan: &Plan, r: &mut Request, status: u16) -> Option<Entry> {
     if CLOSING.contains(&status) {
         r.keep_alive = false;
     }
-    r.error_status = status;
     if matches!(status, 408 | 444 | 499) {
         // ngx_http_finalize_request: the connection closes without a word, and no page is looked for.
+        // An error whose page this was going to be keeps its status (`$status`).
+        if r.error_status == 0 {
+            r.error_status = status;
+        }
         r.response.status = status;
         r.silent = true;
         return None;
     }
+    r.error_status = status;
     r.response.forget_body();
     let core = &plan.location(r.location).core;
     if !r.last_error_page && !core.error_pages.is_empty() && r.cycles_left > 0 {

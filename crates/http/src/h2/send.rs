@@ -63,7 +63,8 @@ impl<F: Future<Output = Request>> Conn<F> {
             return self.tunnel_over(at, r);
         }
         if r.ends_without_answer() {
-            // DIFFERS(h2-timeout-codes): nginx says PROTOCOL_ERROR to a client that is too slow.
+            // DIFFERS(h2-timeout-codes): nginx says PROTOCOL_ERROR to a client that is too slow, and
+            // for 444.
             frame::write_reset(self.out.buf(), stream.id, ErrorCode::InternalError);
             if !self.streams[at].client_done {
                 let id = self.streams[at].id;

@@ -165,6 +165,18 @@ fn who_asks_without_a_pause_lets_others_have_their_turn() {
 }
 
 #[test]
+fn a_request_that_is_closed_without_a_word_is_reset() {
+    for status in [408, 444, 499] {
+        let mut pair = pair(&format!("return {status};"));
+        pair.say(kind::SETTINGS, 0, 0, b"");
+        pair.say(kind::HEADERS, WHOLE, 1, GET);
+        assert!(pair.go_on().is_pending());
+        let told = pair.line.0.told.borrow();
+        assert_eq!(told[told.len() - HEAD_BYTES - 4..], *b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x02");
+    }
+}
+
+#[test]
 fn a_text_is_sent_whatever_its_status() {
     for status in [408, 444, 499] {
         let mut pair = pair(&format!("return {status} text;"));
