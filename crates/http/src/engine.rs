@@ -66,7 +66,14 @@ async fn answer_from(
             None => walk(plan, r, client, entry).await,
         };
         let end = match end {
-            End::Done => filter(plan, r),
+            End::Done => match filter(plan, r) {
+                End::Deny(status) => {
+                    // Whoever answered has asked for the body, to throw it away (412, 416).
+                    r.asks_for_body.get_or_insert(true);
+                    End::Deny(status)
+                }
+                other => other,
+            },
             other => other,
         };
         entry = match end {
