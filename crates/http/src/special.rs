@@ -11,6 +11,7 @@ use crate::{
     body::Body,
     core::ServerTokens,
     request::{Peer, Request},
+    response::Field,
 };
 
 macro_rules! version {
@@ -117,7 +118,9 @@ pub fn respond(r: &mut Request, error: u16) {
     response.status = r.error_status;
     response.remove("Last-Modified");
     response.remove("ETag");
-    response.remove("Accept-Ranges");
+    // Ours, not what `add_header` says.
+    let ours = |field: &Field| field.value == "bytes" && field.name == "Accept-Ranges";
+    response.fields.retain(|field| !ours(field));
     match page {
         Some(page) => {
             response.content_type = Some(Bytes::from_static(b"text/html"));

@@ -65,7 +65,8 @@ impl Filter for Ranges {
             RangeResult::NotSatisfiable => {
                 let mut value = b"bytes */".to_vec();
                 write_decimal(&mut value, size);
-                // DIFFERS(one-content-range): nginx adds another where its own page is out of range.
+                // DIFFERS(one-content-range): nginx adds another where its own page is out of range, or
+                // `add_header` has written one.
                 r.response.set("Content-Range", value);
                 r.response.content_length = None;
                 // Which trailers an error has is asked again; chunked it stays, as in nginx.
