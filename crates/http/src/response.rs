@@ -114,6 +114,9 @@ pub struct Response {
     /// Whether conditions (`If-Modified-Since`) were another server's to look at (nginx's
     /// `disable_not_modified`).
     pub not_modified_off: bool,
+    /// Whether the list has a `Content-Encoding` that `add_header` says, and no other: then it is not for
+    /// modules to look at.
+    pub coding_is_added: bool,
     /// Whether the list has a `Server`, so that ours is not sent.
     pub has_server: bool,
     /// Whether the list has a `Date`.
@@ -155,6 +158,7 @@ impl Response {
             allow_ranges,
             single_range,
             not_modified_off,
+            coding_is_added,
             has_server,
             has_date,
             vary_accept_encoding,
@@ -175,6 +179,7 @@ impl Response {
             allow_ranges,
             single_range,
             not_modified_off,
+            coding_is_added,
             has_server,
             has_date,
             vary_accept_encoding,

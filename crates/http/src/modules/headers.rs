@@ -107,6 +107,8 @@ impl Value {
 enum How {
     /// None: it is one more line.
     Add,
+    /// None; other modules do not look at it.
+    Coding,
     /// The `ETag` there is; an empty value removes it.
     Etag,
     /// The `Last-Modified` there is; an empty value removes it.
@@ -239,6 +241,8 @@ fn how(name: &[u8]) -> How {
         How::LastModified
     } else if name.eq_ignore_ascii_case(b"ETag") {
         How::Etag
+    } else if name.eq_ignore_ascii_case(b"Content-Encoding") {
+        How::Coding
     } else {
         How::Add
     }
@@ -316,7 +320,7 @@ impl Added {
             response.last_modified = parse_http_time(&value);
         }
         let old = match self.how {
-            How::Add => None,
+            How::Add | How::Coding => None,
             How::Etag | How::LastModified => {
                 let is_it = |field: &Field| field.name.eq_ignore_ascii_case(&self.name);
                 response.fields.iter().position(is_it)
@@ -328,7 +332,14 @@ impl Added {
             (Some(at), false) => {
                 response.fields[at] = Field { name: self.name.clone(), value };
             }
-            (None, false) => response.fields.push(Field { name: self.name.clone(), value }),
+            (None, false) => {
+                if let How::Coding = self.how
+                    && response.field("Content-Encoding").is_none()
+                {
+                    response.coding_is_added = true;
+                }
+                response.fields.push(Field { name: self.name.clone(), value });
+            }
         }
     }
 }
