@@ -276,6 +276,9 @@ fn put(r: &Request, out: &mut Vec<u8>, modern: bool) {
 
 impl Rules {
     /// `ngx_http_browser`.
+    ///
+    /// DIFFERS(browser-http-level): what the http level says is not made ready by
+    /// ngx_http_browser_merge_conf, and finds no browser new.
     fn is_modern(&self, agent: Option<&[u8]>) -> bool {
         let Some(agent) = agent else { return self.modern.unlisted };
         for (slot, wanted) in &self.modern.browsers {
