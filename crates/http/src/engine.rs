@@ -96,6 +96,9 @@ async fn answer_from(
 /// location whose logs are written is that of the action from now on, as in nginx, and so is the
 /// status, unless the answer was an error.
 ///
+/// DIFFERS(post-action-logged): in nginx, fields of which a response has one (`Content-Length`) are those
+/// of the action in the log; here, all that was sent.
+///
 /// DIFFERS(one-post-action): nginx runs the `post_action` of the action's own location, too, up to
 /// ten in all; here there is one.
 pub async fn post_action(r: &mut Request) {

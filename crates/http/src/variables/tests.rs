@@ -225,3 +225,15 @@ fn a_variable_that_nobody_defines_is_an_error() {
     let error = testing::conf_error("server { root /srv/$nothing; }");
     assert!(error.contains("unknown \"nothing\" variable"), "{error}");
 }
+
+#[test]
+fn what_was_sent_is_told_after_a_post_action() {
+    let server = "post_action @done; return 200 hello;";
+    let location = "location @done { default_type a/b; return 404; }";
+    let names = ["sent_http_content_length", "sent_http_content_type"];
+    let server = format!("location / {{ {server} }} {location}");
+    let mut r = mentioning(&names, &server, "GET / HTTP/1.1\r\n\r\n");
+    testing::answer(&mut r);
+    forebay_rt::task::block_on(crate::engine::post_action(&mut r));
+    assert_eq!(names.map(|name| value(&r, name).unwrap()), ["5", "text/plain"]);
+}
