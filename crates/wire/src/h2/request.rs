@@ -411,9 +411,14 @@ impl<'a> RequestBuilder<'a> {
         }
     }
 
-    /// Crumbs make one cookie again (RFC 9113 §8.2.3).
+    /// Crumbs make one cookie again (RFC 9113 §8.2.3), which stands behind all other fields, even if it
+    /// was whole (`ngx_http_v2_construct_cookie_header`).
     fn join_cookies(&mut self) {
+        let headers = &mut self.head.headers;
         if self.cookies < 2 {
+            if let Some(at) = headers.iter().position(|field| field.id == FieldId::Cookie) {
+                headers[at..].rotate_left(1);
+            }
             return;
         }
         let start = self.buf.len();
@@ -526,6 +531,13 @@ mod tests {
 
     const GET: [(&str, &str); 4] =
         [(":method", "GET"), (":scheme", "http"), (":path", "/a?b"), (":authority", "A:80")];
+
+    #[test]
+    fn the_cookie_stands_behind_all_other_fields() {
+        let fields = [&GET[..], &[("cookie", "a=b"), ("x", "1"), ("y", "2")]].concat();
+        let (_, text, _) = build(&fields, true);
+        assert_eq!(text, "GET /a?b HTTP/2.0\nhost: A:80\nx: 1\ny: 2\ncookie: a=b\n");
+    }
 
     #[test]
     fn a_request_looks_as_if_it_had_come_by_http_1() {
