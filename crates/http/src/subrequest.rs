@@ -102,9 +102,7 @@ impl Source for Subrequest {
         loop {
             ready!(self.poll_answer(cx));
             let State::Sending(child) = &mut self.state else { return Poll::Ready(None) };
-            if child.ends_without_answer() && child.response.status != 0 {
-                // `return 444`: the connection closes, whoever's answer it is part of
-                // (`ngx_http_finalize_request`).
+            if closes(child) {
                 self.end();
                 return Poll::Ready(Some(Err(Fault::Filter)));
             }
@@ -133,10 +131,17 @@ impl Source for Subrequest {
     }
 }
 
+/// Whether the connection closes, whoever's answer this one is part of: `return 444`
+/// (`ngx_http_finalize_request`).
+pub fn closes(child: &Request) -> bool {
+    child.ends_without_answer() && child.response.status != 0
+}
+
 /// Replaces the answer.
 fn put_stub(child: &mut Request, text: Bytes, content_type: Option<Bytes>) {
     child.response.clear();
     child.error_status = 0;
+    child.silent = false;
     child.respond(200, content_type.unwrap_or_default(), text);
     engine::filter_again(child);
 }
@@ -144,36 +149,65 @@ fn put_stub(child: &mut Request, text: Bytes, content_type: Option<Bytes>) {
 /// How many subrequests one request may have in all: nginx counts those that are under way
 /// (`r->main->count`), which a page that includes itself twice would never reach here.
 const MAX_IN_ALL: u32 = 65_535 - 1000;
+/// How many refusals of one request are told.
+const MAX_TOLD: u32 = 100;
 
 /// What a request counts of its subrequests.
 #[derive(Default)]
-struct Count(u32);
+struct Count {
+    made: u32,
+    refused: u32,
+}
 
 impl Request {
     /// A subrequest of this one: the same client, head and variables, another target. `None`: there
     /// are too many, which is in the log.
     pub fn subrequest(&self, uri: &[u8], args: &[u8]) -> Option<Request> {
-        let (shown, doing) = (Shown(uri), self.main.doing.get());
         if self.subrequests_left == 0 {
-            let text = format_args!("subrequests cycle while processing \"{shown}\"{doing}");
-            self.log_error(Severity::Error, text);
+            self.refuse(uri, Severity::Error, "subrequests cycle");
             return None;
         }
-        let count = self.main.context(|count: &mut Count| {
-            count.0 += 1;
-            count.0
+        let made = self.main.context(|count: &mut Count| {
+            count.made += 1;
+            count.made
         });
-        if count > MAX_IN_ALL {
-            self.log_error(
-                Severity::Crit,
-                format_args!(
-                    "request reference counter overflow while processing \"{shown}\"{doing}"
-                ),
-            );
+        if made > MAX_IN_ALL {
+            self.refuse(uri, Severity::Crit, "request reference counter overflow");
             return None;
         }
         let mut child = self.child(uri, args);
         child.subrequests_left = self.subrequests_left - 1;
         Some(child)
+    }
+
+    /// Tells that there is no subrequest.
+    #[cold]
+    fn refuse(&self, uri: &[u8], severity: Severity, why: &str) {
+        if self.tells_refusal() {
+            let (shown, doing) = (Shown(uri), self.main.doing.get());
+            self.log_error(severity, format_args!("{why} while processing \"{shown}\"{doing}"));
+        }
+    }
+
+    /// DIFFERS(subrequests-refused): nginx tells each.
+    fn tells_refusal(&self) -> bool {
+        self.main.context(|count: &mut Count| {
+            count.refused = count.refused.saturating_add(1);
+            count.refused <= MAX_TOLD
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing;
+
+    #[test]
+    fn a_hundred_refused_subrequests_of_a_request_are_told() {
+        let r = testing::request("", "GET / HTTP/1.1\r\n\r\n");
+        let told = (0..1_000).filter(|_| r.tells_refusal()).count();
+        assert_eq!(told, 100);
+        let next = testing::request("", "GET / HTTP/1.1\r\n\r\n");
+        assert!(next.tells_refusal());
     }
 }

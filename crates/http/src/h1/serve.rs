@@ -304,7 +304,8 @@ async fn exchange<T: Transport>(
         Err(HeadError::Rejected(reject)) => {
             // The line that the log shows may be longer than what was looked at.
             ahead.more_of_head(&mut r.input_mut().buf, usize::MAX);
-            if r.version() == Version::Http09 && reject != Reject::Invalid09Method {
+            let unknown = r.version() == Version::Http09 && reject != Reject::Invalid09Method;
+            if unknown || reject == Reject::UriTooLong {
                 // Which version it would have been is not known: the answer has a head.
                 r.input_mut().head.version = Version::Http10;
             }

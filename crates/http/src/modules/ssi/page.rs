@@ -26,7 +26,7 @@ use super::{
 use crate::{
     body::{Body, Chunk, Fault, Piece, Reader, Source},
     request::Request,
-    subrequest::{Stub, Subrequest},
+    subrequest::{self, Stub, Subrequest},
 };
 
 /// What an `if` has come to.
@@ -545,6 +545,9 @@ impl Collect {
                 continue;
             }
             let body = match ready!(self.child.poll_answer(cx)) {
+                Some(child) if subrequest::closes(child) => {
+                    return Poll::Ready(Err(Fault::Filter));
+                }
                 Some(child) if !child.response.header_only => {
                     // That of the place that answers (ngx_http_postpone_filter_in_memory).
                     self.max = child.location().core.subrequest_output_buffer_size;
