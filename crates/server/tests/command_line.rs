@@ -327,6 +327,16 @@ fn mistakes_in_directives_are_told_as_by_nginx() {
         "events {} http { client_body_temp_path nginx.conf; }",
         "pid ''; events {}",
         "pid ''; pid x; events {}",
+        "events {} http { server { location ~ a** { } } }",
+        "events {} http { server { location ~ x+{2}y { } } }",
+        "events {} http { server { location ~* '^/[[:foo:]]' { } } }",
+        "events {} http { map $uri $x { '~(?P<1>a)' 1; } }",
+        "events {} http { server { server_name ~^a)b$; } }",
+        "events {} http { server { if ($uri ~ '[z-a]x') { } } }",
+        r"events {} http { server { if ($uri ~ 'a\ib') { } } }",
+        r"events {} http { server { rewrite '(a)\2b' /; } }",
+        "events {} http { server { location ~ 'a{99999}b' { } } }",
+        "events {} http { server { location ~ 'é(?z)é' { } } }",
     ] {
         let ((ours, code), (theirs, their_code)) =
             (tested(Path::new(FOREBAY), text), tested(&nginx, text));

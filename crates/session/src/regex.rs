@@ -9,6 +9,7 @@
 //!
 //! Invariant: no pattern, however written, and no text can hold up a worker.
 
+mod check;
 mod pcre;
 
 use std::sync::Arc;
@@ -45,8 +46,8 @@ enum Engine {
 impl Regex {
     /// Compiles a pattern; `caseless` as by `~*`.
     ///
-    /// Errors: the cause in the words of the pattern compiler, after nginx's
-    /// `pcre2_compile() failed: `.
+    /// Errors: the cause in PCRE2's words, and the place in the pattern where it is known, as nginx tells
+    /// them (ngx_regex_compile).
     pub fn compile(pattern: &[u8], caseless: bool, span: Span) -> Result<Regex, Error> {
         Regex::build(pattern, caseless, span, None)
     }
@@ -67,6 +68,13 @@ impl Regex {
             let shown = String::from_utf8_lossy(pattern);
             Error::emerg(span, format!("pcre2_compile() failed: {cause} in \"{shown}\""))
         };
+        check::check(pattern).map_err(|wrong| {
+            let mut error = fail(wrong.cause);
+            if let Some(rest @ [_, ..]) = pattern.get(wrong.at..) {
+                error.message.push_str(&format!(" at \"{}\"", String::from_utf8_lossy(rest)));
+            }
+            error
+        })?;
         let text = std::str::from_utf8(pattern).map_err(|_| fail("invalid UTF-8"))?;
         let (engine, names) = match linear(text, caseless, limit).map_err(fail)? {
             Ok(regex) => {
@@ -238,5 +246,17 @@ mod tests {
     fn a_bad_pattern_names_the_cause() {
         let error = Regex::compile(b"(", false, Span::default()).unwrap_err();
         assert!(error.message.starts_with("pcre2_compile() failed: "), "{}", error.message);
+    }
+
+    #[test]
+    fn what_pcre_refuses_is_refused_and_shown() {
+        for (pattern, words) in [
+            ("a**b", r#"quantifier does not follow a repeatable item in "a**b" at "*b""#),
+            ("(a", r#"missing closing parenthesis in "(a""#),
+            ("é)", r#"unmatched closing parenthesis in "é)" at ")""#),
+        ] {
+            let error = Regex::compile(pattern.as_bytes(), false, Span::default()).unwrap_err();
+            assert_eq!(error.message, format!("pcre2_compile() failed: {words}"));
+        }
     }
 }
