@@ -259,4 +259,18 @@ mod tests {
             assert_eq!(error.message, format!("pcre2_compile() failed: {words}"));
         }
     }
+
+    #[test]
+    fn options_hold_to_the_end_of_their_group() {
+        for (pattern, takes, refuses) in [
+            ("^(?x: a )#b", "a#b", "a"),
+            ("^(?x)a(?-x)#b", "a#b", "a"),
+            ("^(?:(?x) a )#b", "a#b", "a"),
+            ("^(?x:(?-x)a )#b", "a #b", "a#b"),
+            ("^(?m:a$)\nb$", "a\nb\n", "a\nb\nc"),
+        ] {
+            assert!(regex(pattern).is_match(takes.as_bytes()), "{pattern}");
+            assert!(!regex(pattern).is_match(refuses.as_bytes()), "{pattern}");
+        }
+    }
 }

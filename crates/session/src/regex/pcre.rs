@@ -39,8 +39,7 @@ pub fn write(pattern: &str, dialect: Dialect) -> Result<Written, &'static str> {
         opened: 0,
         open: Vec::new(),
         names: HashSet::new(),
-        multiline: false,
-        extended: false,
+        options: Options::default(),
     };
     writer.pattern()?;
     Ok(Written { text: writer.out, utf })
@@ -141,10 +140,16 @@ struct Writer<'p> {
     /// Capturing groups, of the whole pattern and so far.
     groups: u32,
     opened: u32,
-    /// Whether each open parenthesis captures.
-    open: Vec<bool>,
+    /// Whether each open parenthesis captures, and the options that hold again behind it.
+    open: Vec<(bool, Options)>,
     /// Those of its groups.
     names: HashSet<String>,
+    options: Options,
+}
+
+/// Options that matter to the writing.
+#[derive(Clone, Copy, Default)]
+struct Options {
     multiline: bool,
     extended: bool,
 }
@@ -157,12 +162,14 @@ impl Writer<'_> {
                 '[' => self.class(),
                 '(' => self.parenthesis()?,
                 ')' => {
-                    self.open.pop();
+                    if let Some((_, options)) = self.open.pop() {
+                        self.options = options;
+                    }
                     self.out.push(c);
                 }
-                '$' if !self.multiline => self.end(),
+                '$' if !self.options.multiline => self.end(),
                 '{' if !self.at_quantifier() => self.out.push_str("\\{"),
-                '#' if self.extended => self.comment(),
+                '#' if self.options.extended => self.comment(),
                 _ => self.out.push(c),
             }
         }
@@ -172,7 +179,7 @@ impl Writer<'_> {
     /// `$` and `\Z`: the end of the text, or before a line feed that ends it. Where that would show,
     /// within a group, an engine without look-around knows the very end only.
     fn end(&mut self) {
-        let captured = self.open.contains(&true);
+        let captured = self.open.iter().any(|(captures, _)| *captures);
         self.out.push_str(match self.dialect {
             Dialect::Bounded => "(?=\\n?\\z)",
             Dialect::Linear if captured => "\\z",
@@ -221,21 +228,36 @@ impl Writer<'_> {
         {
             return Err("two named subpatterns have the same name (PCRE2_DUPNAMES not set)");
         }
-        self.open.push(is_group);
+        self.open.push((is_group, self.options));
         self.opened += u32::from(is_group);
         self.out.push('(');
         if let Some((name, _)) = rest.strip_prefix("?'").and_then(|name| name.split_once('\'')) {
             self.out.push_str(&format!("?<{name}>"));
             self.skip(name.chars().count() + 3);
         } else if let Some(flags) = rest.strip_prefix('?') {
-            let end = flags.find(|c: char| !c.is_ascii_alphabetic());
-            let (on, after) = flags.split_at(end.unwrap_or(flags.len()));
-            if after.starts_with([')', ':', '-']) {
-                self.multiline |= on.contains('m');
-                self.extended |= on.contains('x');
-            }
+            self.set_options(flags);
         }
         Ok(())
+    }
+
+    /// Options behind `(?`: for the group that they begin, or else for the rest of the one around them.
+    fn set_options(&mut self, flags: &str) {
+        let end = flags.find(|c: char| !c.is_ascii_alphabetic() && c != '-');
+        let Some((flags, after)) = end.map(|end| flags.split_at(end)) else { return };
+        if !after.starts_with([')', ':']) {
+            return;
+        }
+        let (on, off) = flags.split_once('-').unwrap_or((flags, ""));
+        let set = |was: bool, flag: char| (was || on.contains(flag)) && !off.contains(flag);
+        self.options = Options {
+            multiline: set(self.options.multiline, 'm'),
+            extended: set(self.options.extended, 'x'),
+        };
+        if after.starts_with(')')
+            && let Some((_, around)) = self.open.last_mut()
+        {
+            *around = self.options;
+        }
     }
 
     fn skip(&mut self, count: usize) {
@@ -407,7 +429,7 @@ impl Writer<'_> {
                     continue;
                 }
                 '[' | '-' | '&' | '~' => self.out.extend(['\\', c]),
-                '#' | ' ' if self.extended => self.out.extend(['\\', c]),
+                '#' | ' ' if self.options.extended => self.out.extend(['\\', c]),
                 _ => self.out.push(c),
             }
             begun = true;
