@@ -55,6 +55,8 @@ pub struct Error {
     pub message: String,
     /// Where, if it is in a file.
     pub span: Option<Span>,
+    /// How far nginx has read when it finds it, if that is further.
+    pub found: Option<Span>,
     /// What to do about it.
     pub hint: Option<String>,
     /// What follows it may be wrong for no other reason.
@@ -70,7 +72,7 @@ impl Error {
     /// An error that is at no place, such as a missing section.
     pub fn global(message: impl Into<String>) -> Error {
         let (level, message) = (Level::Emerg, message.into());
-        Error { level, message, span: None, hint: None, braces: Braces::Fine }
+        Error { level, message, span: None, found: None, hint: None, braces: Braces::Fine }
     }
 
     /// A warning at a place.
@@ -261,12 +263,22 @@ impl Diagnostics {
         self.errors.iter()
     }
 
+    /// Says of all but the first so many that nginx finds them when it has read as far as that.
+    pub fn found_at(&mut self, end: Option<Span>, first: usize) {
+        for error in self.errors.iter_mut().skip(first) {
+            error.found = end;
+        }
+    }
+
     /// Sorts by place, in the order in which nginx reads: the first error then is the one that nginx
     /// would report. What has no place comes last, and what several levels found alike is said once.
     pub fn sort(&mut self, sources: &Sources) {
         self.errors.sort_by_cached_key(|e| match e.span {
-            Some(span) => (false, sources.reading_order(span)),
-            None => (true, Vec::new()),
+            Some(span) => {
+                let found = sources.reading_order(e.found.unwrap_or(span));
+                (false, found, sources.reading_order(span))
+            }
+            None => (true, Vec::new(), Vec::new()),
         });
         self.errors.dedup_by(|a, b| (a.level, a.span, &a.message) == (b.level, b.span, &b.message));
         self.drop_consequences();
@@ -434,5 +446,20 @@ mod tests {
         diags.sort(&sources);
         let order: Vec<_> = diags.iter().map(|e| e.message.as_str()).collect();
         assert_eq!((order, diags.has_errors()), (vec!["first", "second", "last"], true));
+    }
+
+    #[test]
+    fn what_is_found_when_a_block_is_read_stands_behind_what_is_in_it() {
+        let (sources, span) = source(b"a\nb\nc\n");
+        let at = |line| Span { line, ..span };
+        let mut diags = Diagnostics::new();
+        diags.push(Error::emerg(at(3), "behind"));
+        diags.push(Error::emerg(at(2), "in it"));
+        diags.push(Error::emerg(at(1), "one of the whole"));
+        diags.push(Error::emerg(span, "another"));
+        diags.found_at(Some(Span { column: 2, ..at(2) }), 2);
+        diags.sort(&sources);
+        let order: Vec<_> = diags.iter().map(|e| e.message.as_str()).collect();
+        assert_eq!(order, ["in it", "one of the whole", "another", "behind"]);
     }
 }

@@ -67,6 +67,7 @@ pub fn load_with(
         parents: vec![LocId(0)],
     };
     reader.block(LocId(0), block.children(), Contexts::HTTP);
+    let read = reader.cx.loader.diags.len();
     let core = reader.levels[0].make::<core::Conf>();
     core.default_paths(reader.cx);
     reader.inherit();
@@ -79,6 +80,7 @@ pub fn load_with(
         let missing = plan.registry.undefined().into_iter().chain(plan.zones.undeclared());
         missing.for_each(|error| cx.loader.diags.push(error));
     }
+    cx.loader.diags.found_at(block.block_end, read);
     if cx.loader.diags.has_errors() { None } else { plan }
 }
 
