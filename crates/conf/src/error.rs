@@ -17,6 +17,8 @@ use crate::source::{Origin, Sources, Span};
 pub enum Level {
     /// The configuration cannot be used.
     Emerg,
+    /// Nor can it; so does nginx say that a file cannot be read.
+    Crit,
     /// It can be used, but likely not as meant.
     Warn,
     /// Worth knowing.
@@ -24,10 +26,16 @@ pub enum Level {
 }
 
 impl Level {
+    /// Whether the configuration cannot be used.
+    pub fn is_error(self) -> bool {
+        matches!(self, Level::Emerg | Level::Crit)
+    }
+
     /// nginx's name for it, as in `[emerg]`.
     pub fn name(self) -> &'static str {
         match self {
             Level::Emerg => "emerg",
+            Level::Crit => "crit",
             Level::Warn => "warn",
             Level::Info => "info",
         }
@@ -215,7 +223,7 @@ impl Diagnostics {
 
     /// Adds one. Beyond [`MAX_ERRORS`] it is only counted.
     pub fn push(&mut self, error: Error) {
-        let is_emerg = error.level == Level::Emerg;
+        let is_emerg = error.level.is_error();
         let kept_emergs = self.emergs.min(MAX_ERRORS);
         let kept = if is_emerg { kept_emergs } else { self.errors.len() - kept_emergs };
         self.emergs += usize::from(is_emerg);

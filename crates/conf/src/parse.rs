@@ -11,7 +11,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{Braces, Diagnostics, Error};
+use crate::error::{Braces, Diagnostics, Error, Level};
 use crate::files::Files;
 use crate::glob::is_mask;
 use crate::lexer::{Fault, Lexer, MAX_WORD, Token, Word, unescape};
@@ -151,10 +151,12 @@ impl<'a> Parser<'a> {
                 Err(e) => {
                     // What open() lets through and read() refuses is a directory.
                     // DIFFERS(conf-include-directory): nginx has this one at the level "crit" and
-                    // without the place.
+                    // without the place for an included file, too.
                     let is_dir = e.kind() == std::io::ErrorKind::IsADirectory;
                     let call = if is_dir { "pread()" } else { "open()" };
-                    return self.diags.push(Error::io(at, call, path, &e));
+                    let error = Error::io(at, call, path, &e);
+                    let level = if is_dir && at.is_none() { Level::Crit } else { error.level };
+                    return self.diags.push(Error { level, ..error });
                 }
             },
         };

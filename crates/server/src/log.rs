@@ -117,6 +117,7 @@ impl Log {
         for error in diags.iter().filter(|error| infos || error.level != Level::Info) {
             let severity = match error.level {
                 Level::Emerg => Severity::Emerg,
+                Level::Crit => Severity::Crit,
                 Level::Warn => Severity::Warn,
                 Level::Info => Severity::Info,
             };
@@ -124,7 +125,7 @@ impl Log {
             if self.terminal && !self.sink_is_stderr {
                 eprintln!("nginx: {}", error.nginx_line(sources));
             }
-            if self.terminal && error.level == Level::Emerg {
+            if self.terminal && error.level.is_error() {
                 eprint!("{}", error.excerpt(sources));
             }
         }

@@ -320,7 +320,7 @@ fn loaded(bundle: Bundle, logs: &BTreeMap<PathBuf, File>) -> Result<(Settings, L
     let loaded = load(&bundle.request, &mut Replay(bundle.record));
     let Some(settings) = loaded.settings else {
         // The master had no error; what it read and we cannot have differs.
-        let first = loaded.diags.iter().find(|error| error.level == forebay_conf::Level::Emerg);
+        let first = loaded.diags.iter().find(|error| error.level.is_error());
         return Err(first.map_or_else(
             || "the configuration could not be loaded".to_string(),
             |error| error.with_place(&loaded.sources),

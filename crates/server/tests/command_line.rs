@@ -364,6 +364,24 @@ fn mistakes_in_directives_are_told_as_by_nginx() {
 }
 
 #[test]
+fn a_configuration_file_that_is_a_directory_is_critical() {
+    let dir = TempDir::new().unwrap();
+    let prefix = format!("{}/", dir.path().display());
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    let told = |program: &Path| {
+        let output = run(program, &["-t", "-p", &prefix, "-c", "d", "-e", "e"]);
+        let lines = stderr(&output);
+        let line = lines.lines().find(|line| line.contains("pread")).map(str::to_owned);
+        (line, output.status.code())
+    };
+    let expected = format!("nginx: [crit] pread() \"{prefix}d\" failed (21: Is a directory)");
+    assert_eq!(told(Path::new(FOREBAY)), (Some(expected), Some(1)));
+    if let Some(nginx) = binary(Kind::Nginx) {
+        assert_eq!(told(&nginx), told(Path::new(FOREBAY)));
+    }
+}
+
+#[test]
 fn findings_about_the_whole_have_a_place() {
     for (inside, finding) in [
         ("server { return 200 $nobody; }", "unknown \"nobody\" variable"),
