@@ -19,6 +19,7 @@ use forebay_rt::privileges::{self, StepError};
 use forebay_rt::process::{self, Pid};
 use forebay_rt::signals::{Received, Signal, Signals, readable};
 use forebay_rt::title;
+use forebay_session::log::Severity;
 
 use crate::bundle::{Bundle, Message, Parts};
 use crate::core::{Core, Fixed, RLimits};
@@ -55,19 +56,26 @@ pub struct Start {
 pub fn run(start: Start) -> i32 {
     title::set(&format!("{}: worker process", start.program));
     let log = start.log.clone();
-    let worker =
-        prepare(&start, &log).map_err(|err| err.to_string()).and_then(|()| Worker::begin(start));
+    let prepared = prepare(&start, &log).map_err(|err| emerg(err.to_string()));
+    let worker = prepared.and_then(|()| Worker::begin(start));
     match worker {
         Ok(worker) => {
             // The file that it has open is the master's, and stays open after a rotation.
             drop(log);
             worker.serve()
         }
-        Err(problem) => {
-            log.emerg(problem);
+        Err((severity, problem)) => {
+            log.write(severity, problem);
             FATAL
         }
     }
+}
+
+/// Why there is no worker, as bad as nginx calls it.
+type Problem = (Severity, String);
+
+fn emerg(text: String) -> Problem {
+    (Severity::Emerg, text)
 }
 
 /// ngx_worker_process_init, up to the point where it is somebody else.
@@ -124,17 +132,17 @@ struct Worker {
 }
 
 impl Worker {
-    fn begin(start: Start) -> Result<Worker, String> {
+    fn begin(start: Start) -> Result<Worker, Problem> {
         let signals =
-            Signals::take().map_err(|err| format!("signalfd() failed ({})", Errno(&err)))?;
+            Signals::take().map_err(|err| emerg(format!("signalfd() failed ({})", Errno(&err))))?;
         let Start { bundle, parts, channel, program, .. } = start;
-        let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs)?;
+        let (Settings { core, site, .. }, log) = loaded(bundle, &parts.logs).map_err(emerg)?;
         let home = std::env::current_dir().unwrap_or_else(|_| "/".into());
-        core.directory().map_or(Ok(()), enter)?;
+        core.directory().map_or(Ok(()), enter).map_err(|text| (Severity::Alert, text))?;
         let inherited_nofile = privileges::nofile().unwrap_or(u64::MAX);
         allow_files(&core, inherited_nofile, &log);
         let engine = Engine::start(&core.scale(), &site, parts.sockets)
-            .map_err(|err| format!("could not start threads ({})", Errno(&err)))?;
+            .map_err(|err| emerg(format!("could not start threads ({})", Errno(&err))))?;
         let channel = Some(channel);
         let worker = Worker {
             core,

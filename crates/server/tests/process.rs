@@ -603,7 +603,8 @@ fn worker_that_cannot_start_is_not_started_again() {
     let log = || server.error_log();
     let fatal = "exited with fatal code 2 and cannot be respawned";
     assert!(wait_for(|| log().contains(fatal), LIMIT), "{}", log());
-    assert!(log().contains("chdir(\"/nonexistent\") failed (2: No such file or directory)"));
+    let why = "chdir(\"/nonexistent\") failed (2: No such file or directory)";
+    assert!(log().lines().any(|line| line.contains("[alert]") && line.contains(why)), "{}", log());
     assert_eq!(log().matches("start worker process ").count(), 1);
     assert!(server.stop());
 }
