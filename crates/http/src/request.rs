@@ -327,6 +327,9 @@ impl Parts {
     }
 }
 
+/// What the connection is at in the log phase (ngx_http_free_request).
+pub const LOGGING: &str = " while logging request";
+
 /// nginx: ten changes of the URI, and the eleventh is the error.
 const MAX_CYCLES: u8 = 11;
 /// `NGX_HTTP_MAX_SUBREQUESTS`, counted as nginx counts.
@@ -597,6 +600,8 @@ impl Scope for Request {
     }
 
     fn cycle(&self, name: &str) {
-        self.log_error(Severity::Error, format_args!("cycle while evaluating variable \"{name}\""));
+        let doing = self.main.doing.get();
+        let text = format_args!("cycle while evaluating variable \"{name}\"{doing}");
+        self.log_error(Severity::Error, text);
     }
 }

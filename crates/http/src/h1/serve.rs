@@ -36,7 +36,7 @@ use crate::{
     engine, files,
     names::Names,
     plan::Plan,
-    request::{Connection, Input, Parts, Request},
+    request::{Connection, Input, LOGGING, Parts, Request},
     response::Response,
     special, target,
     worker::{Counters, Listening},
@@ -474,6 +474,7 @@ fn unanswered(plan: &Plan, r: &mut Request, status: u16) -> Next {
 }
 
 fn log(plan: &Plan, r: &Request) {
+    r.main.doing.set(LOGGING);
     for logger in &plan.location(r.location).loggers {
         logger.log(r);
     }

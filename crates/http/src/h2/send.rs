@@ -414,6 +414,7 @@ impl<F: Future<Output = Request>> Conn<F> {
     }
 
     fn logged(&mut self, r: Request) {
+        r.main.doing.set(crate::request::LOGGING);
         for logger in &r.location().loggers {
             logger.log(&r);
         }

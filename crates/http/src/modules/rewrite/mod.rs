@@ -181,7 +181,9 @@ fn set_variable(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(),
 /// `ngx_http_rewrite_var`: the variable is empty, which may be a mistake.
 fn uninitialized(r: &Request, name: &str) {
     if r.location().warn_uninitialized {
-        r.log_error(Severity::Warn, format_args!("using uninitialized \"{name}\" variable"));
+        let doing = r.main.doing.get();
+        let text = format_args!("using uninitialized \"{name}\" variable{doing}");
+        r.log_error(Severity::Warn, text);
     }
 }
 
