@@ -271,7 +271,7 @@ impl TicketKeys {
                         let mut rotation = keys.write().unwrap_or_else(PoisonError::into_inner);
                         match fresh(&rotation) {
                             Some(key) => key,
-                            None => rotation.rotate(now_ms)?,
+                            None => rotation.rotate(now_ms, *period_ms)?,
                         }
                     }
                 };
@@ -284,19 +284,41 @@ impl TicketKeys {
         let name: &[u8; 16] = ticket.first_chunk()?;
         match &self.0 {
             Keys::Fixed(keys) => open(keys.iter().find(|key| key.name == *name)?, aad, ticket),
-            Keys::Rotating { keys, .. } => {
+            Keys::Rotating { keys, period_ms } => {
+                let now_ms = clock::now_ms();
                 let rotation = keys.read().unwrap_or_else(PoisonError::into_inner);
-                let key = rotation.keys.iter().find(|key| key.name == *name)?.clone();
+                let useful = rotation.useful(now_ms, *period_ms);
+                let useless = useful < rotation.keys.len();
+                let key = rotation.keys[..useful].iter().find(|key| key.name == *name).cloned();
                 drop(rotation);
-                open(&key, aad, ticket)
+                if useless {
+                    let mut rotation = keys.write().unwrap_or_else(PoisonError::into_inner);
+                    rotation.drop_useless(now_ms, *period_ms);
+                }
+                open(&*key?, aad, ticket)
             }
         }
     }
 }
 
 impl Rotation {
-    fn rotate(&mut self, now_ms: u64) -> Option<Arc<TicketKey>> {
+    /// How many of the keys may still open a ticket: the first seals for a period, and what it has sealed
+    /// is good for one more.
+    fn useful(&self, now_ms: u64, period_ms: u64) -> usize {
+        let periods = now_ms.saturating_sub(self.made_ms) / period_ms;
+        2usize.saturating_sub(periods as usize).min(self.keys.len())
+    }
+
+    /// Who takes a key from here later must not read what was said long ago
+    /// (ngx_ssl_rotate_ticket_keys).
+    fn drop_useless(&mut self, now_ms: u64, period_ms: u64) {
+        let useful = self.useful(now_ms, period_ms);
+        self.keys.truncate(useful);
+    }
+
+    fn rotate(&mut self, now_ms: u64, period_ms: u64) -> Option<Arc<TicketKey>> {
         let key = Arc::new(TicketKey::random()?);
+        self.drop_useless(now_ms, period_ms);
         self.keys.insert(0, key.clone());
         self.keys.truncate(2);
         self.made_ms = now_ms;
@@ -365,5 +387,46 @@ impl ProducesTickets for BoundTickets {
         let (made_s, session) = opened.split_first_chunk::<8>()?;
         let age_s = (clock::wall_ms() / 1000).saturating_sub(u64::from_be_bytes(*made_s));
         (age_s <= self.timeout_s).then(|| session.to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(keys: &TicketKeys) -> usize {
+        let Keys::Rotating { keys, .. } = &keys.0 else { panic!() };
+        keys.read().unwrap().keys.len()
+    }
+
+    #[test]
+    fn a_ticket_is_good_for_its_time_and_its_key_is_forgotten() {
+        clock::pause();
+        let keys = TicketKeys::rotating(100);
+        let bound = BoundTickets::new(keys.clone(), [1; 32], 100);
+        let first = bound.encrypt(b"session").unwrap();
+        clock::advance(60_000);
+        let second = bound.encrypt(b"session").unwrap();
+        assert_eq!(first[..16], second[..16], "one key seals for a period");
+        clock::advance(40_000);
+        assert!(bound.decrypt(&first).is_some());
+        let third = bound.encrypt(b"session").unwrap();
+        assert_ne!(third[..16], second[..16]);
+        clock::advance(1_000);
+        assert!(bound.decrypt(&first).is_none(), "older than ssl_session_timeout");
+        assert!(bound.decrypt(&second).is_some(), "the last key still opens");
+        assert_eq!(held(&keys), 2);
+        // Nothing is sealed any more: keys go when nothing of theirs is good.
+        clock::advance(99_000);
+        assert!(bound.decrypt(&second).is_none());
+        assert_eq!(held(&keys), 1);
+        assert!(bound.decrypt(&third).is_some());
+        clock::advance(100_000);
+        assert!(bound.decrypt(&third).is_none());
+        assert_eq!(held(&keys), 0);
+        bound.encrypt(b"session").unwrap();
+        clock::advance(1_000_000);
+        bound.encrypt(b"session").unwrap();
+        assert_eq!(held(&keys), 1, "one that nobody has asked for since goes with the next");
     }
 }
