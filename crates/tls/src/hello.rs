@@ -30,49 +30,65 @@ pub(crate) enum Scan {
     Hello(Vec<u8>),
 }
 
-/// Looks at what has come.
-///
-/// DIFFERS(ssl-empty-record): OpenSSL waits for the rest of a hello behind an empty record.
-pub(crate) fn scan(input: &[u8]) -> Scan {
-    match input.first() {
-        None => return Scan::Partial,
-        Some(&HANDSHAKE) => {}
-        Some(first) if first & 0x80 != 0 => return scan_old(input),
-        Some(_) => return Scan::Plain,
-    }
-    let mut message = Vec::new();
-    let mut rest = input;
-    loop {
-        let Some((header, body)) = rest.split_at_checked(RECORD_HEADER) else {
-            return Scan::Partial;
-        };
-        let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
-        if header[0] != HANDSHAKE || header[1] != 3 || len == 0 || len > MAX_RECORD {
-            return Scan::Odd;
+/// What is gathered of the first message: a record that is whole is looked at once.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    message: Vec<u8>,
+    /// How far the input is gathered.
+    at: usize,
+}
+
+impl Gathered {
+    /// Looks at what has come: what it was the last time, and more.
+    ///
+    /// DIFFERS(ssl-empty-record): OpenSSL waits for the rest of a hello behind an empty record.
+    pub(crate) fn scan(&mut self, input: &[u8]) -> Scan {
+        match input.first() {
+            None => return Scan::Partial,
+            Some(&HANDSHAKE) => {}
+            Some(first) if first & 0x80 != 0 => return scan_old(input),
+            Some(_) => return Scan::Plain,
         }
-        let whole = body.len() >= len;
-        message.extend_from_slice(&body[..len.min(body.len())]);
-        if let [kind, size @ ..] = &message[..]
-            && let Some(&[a, b, c]) = size.first_chunk::<3>()
-        {
-            let size = u32::from_be_bytes([0, a, b, c]) as usize;
-            if *kind != CLIENT_HELLO {
-                return Scan::NotHello;
-            }
-            if size > MAX_HELLO_BYTES {
+        loop {
+            let Some((header, body)) = input[self.at..].split_at_checked(RECORD_HEADER) else {
+                return Scan::Partial;
+            };
+            let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
+            if header[0] != HANDSHAKE || header[1] != 3 || len == 0 || len > MAX_RECORD {
                 return Scan::Odd;
             }
-            if message.len() >= size + 4 {
-                message.truncate(size + 4);
-                message.drain(..4);
-                return Scan::Hello(message);
+            let before = self.message.len();
+            self.message.extend_from_slice(&body[..len.min(body.len())]);
+            if let Some(found) = self.found() {
+                return found;
             }
+            if body.len() < len {
+                self.message.truncate(before);
+                return Scan::Partial;
+            }
+            self.at += RECORD_HEADER + len;
         }
-        if !whole {
-            return Scan::Partial;
-        }
-        rest = &body[len..];
     }
+
+    /// What the message is, as soon as that can be told.
+    fn found(&mut self) -> Option<Scan> {
+        let &[kind, a, b, c] = self.message.first_chunk()?;
+        let size = u32::from_be_bytes([0, a, b, c]) as usize;
+        if kind != CLIENT_HELLO {
+            return Some(Scan::NotHello);
+        }
+        if size > MAX_HELLO_BYTES {
+            return Some(Scan::Odd);
+        }
+        let body = self.message.get(4..size + 4)?;
+        Some(Scan::Hello(body.to_vec()))
+    }
+}
+
+/// Looks at what has come, all at once.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn scan(input: &[u8]) -> Scan {
+    Gathered::default().scan(input)
 }
 
 /// SSLv2: a length of fifteen bits, then the message (`ssl3_get_record`).
@@ -293,6 +309,20 @@ mod tests {
         let whole = records(60);
         for cut in 0..whole.len() {
             assert_eq!(scan(&whole[..cut]), Scan::Partial, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_hello_that_grows_is_gathered_once() {
+        for size in [1, 7, 60] {
+            let whole = records(size);
+            let mut gathered = Gathered::default();
+            for cut in 1..whole.len() {
+                assert_eq!(gathered.scan(&whole[..cut]), Scan::Partial, "{cut}");
+                let behind = cut - gathered.at;
+                assert!(behind < RECORD_HEADER + size, "{cut} {behind}");
+            }
+            assert_eq!(gathered.scan(&whole), scan(&whole));
         }
     }
 

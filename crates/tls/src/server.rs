@@ -28,7 +28,7 @@ use crate::{
     early::Early,
     error::{AcceptError, Failure},
     handshake::{self, Exchange, Party, Trouble},
-    hello::{ClientHello, Scan, scan},
+    hello::{ClientHello, Gathered, Scan},
     session::Session,
     sessions::{BoundCache, BoundTickets, SessionCache},
     settings::{ClientAuth, ServerSettings},
@@ -273,8 +273,9 @@ pub async fn accept<T: Transport>(
     choose: impl FnOnce(&ClientHello<'_>) -> Choice,
 ) -> Result<(TlsStream<T>, Session), AcceptError<T>> {
     let mut exchange = Exchange::new(first);
+    let mut gathered = Gathered::default();
     let body = loop {
-        match scan(&exchange.input) {
+        match gathered.scan(&exchange.input) {
             Scan::Hello(body) => break body,
             Scan::Odd => break Vec::new(),
             Scan::Old => {
