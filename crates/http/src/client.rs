@@ -11,6 +11,7 @@ use std::{
 use bytes::Bytes;
 use forebay_rt::{errno::Errno, timer};
 use forebay_session::log::Severity;
+use forebay_tls::RecordError;
 use forebay_wire::h1::Version;
 
 use crate::{request::Request, response::Field};
@@ -22,6 +23,8 @@ pub enum BodyError {
     Gone,
     /// The connection broke, with this error of the system: as good as closed.
     Broken(i32),
+    /// What came is no record of TLS that may come: the connection is closed.
+    Record(RecordError),
     /// Nothing came for `client_body_timeout`: answered with 408.
     TimedOut,
     /// It is longer than `client_max_body_size`: answered with 413.
@@ -35,12 +38,38 @@ pub enum BodyError {
     Malformed,
 }
 
+/// How nginx says that nothing can be read (`ngx_unix_recv`, `ngx_ssl_recv`).
+pub struct ReadFailed<'e>(pub &'e io::Error);
+
+impl fmt::Display for ReadFailed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match RecordError::of(self.0) {
+            Some(error) => write!(f, "SSL_read() failed ({error})"),
+            None => write!(f, "recv() failed ({})", Errno(self.0)),
+        }
+    }
+}
+
 impl BodyError {
+    /// Of a connection that cannot be read.
+    pub fn of(error: &io::Error) -> BodyError {
+        match (RecordError::of(error), error.raw_os_error()) {
+            (Some(error), _) => BodyError::Record(error),
+            (None, Some(code)) => BodyError::Broken(code),
+            (None, None) => BodyError::Gone,
+        }
+    }
+
+    /// Whether nobody is there any more.
+    pub fn is_gone(self) -> bool {
+        matches!(self, BodyError::Gone | BodyError::Broken(_) | BodyError::Record(_))
+    }
+
     /// The status that the request ends with; of [`BodyError::Gone`], nobody is left to read it.
     pub fn status(self) -> u16 {
         match self {
             // DIFFERS(client-gone-in-body): nginx logs such a request with 400.
-            BodyError::Gone | BodyError::Broken(_) => 499,
+            BodyError::Gone | BodyError::Broken(_) | BodyError::Record(_) => 499,
             BodyError::TimedOut => 408,
             BodyError::TooLarge { .. } => 413,
             BodyError::Malformed => 400,
@@ -55,8 +84,9 @@ impl fmt::Display for BodyError {
             BodyError::Gone => f.write_str("client prematurely closed connection"),
             BodyError::Broken(code) => {
                 let error = io::Error::from_raw_os_error(*code);
-                write!(f, "recv() failed ({})", Errno(&error))
+                ReadFailed(&error).fmt(f)
             }
+            BodyError::Record(error) => write!(f, "SSL_read() failed ({error})"),
             BodyError::TimedOut => f.write_str("client timed out (110: Connection timed out)"),
             BodyError::TooLarge { taken, next } => {
                 write!(f, "client intended to send too large chunked body: {taken}+{next} bytes")
@@ -75,7 +105,7 @@ pub fn complain(r: &Request, error: BodyError) {
 /// The same; `doing`: what the request was at, ` while …`.
 pub fn complain_while(r: &Request, error: BodyError, doing: &str) {
     let severity = match error {
-        BodyError::Gone | BodyError::Broken(_) => Severity::Info,
+        BodyError::Gone | BodyError::Broken(_) | BodyError::Record(_) => Severity::Info,
         BodyError::TooLarge { .. } => Severity::Error,
         BodyError::Malformed if r.version() <= Version::Http11 => Severity::Error,
         BodyError::Malformed | BodyError::TimedOut => return,

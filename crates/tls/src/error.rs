@@ -194,10 +194,52 @@ fn certificate(what: &CertificateError) -> Reason {
     }
 }
 
-/// OpenSSL's reasons for alerts are 1000 and the alert's number.
 fn alert_received(alert: AlertDescription) -> Failure {
     let number = u8::from(alert);
-    let name = match number {
+    let text = format!("SSL_do_handshake() failed ({})", RecordError::alert(number));
+    Failure { text, peers_fault: true }
+}
+
+/// What was wrong with a record, or what an alert says, after the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordError {
+    /// OpenSSL's reason: its number and text.
+    code: u32,
+    name: &'static str,
+}
+
+impl RecordError {
+    pub(crate) const fn new(code: u32, name: &'static str) -> RecordError {
+        RecordError { code, name }
+    }
+
+    /// An alert that came: OpenSSL's reasons for them are 1000 and the alert's number.
+    pub(crate) fn alert(number: u8) -> RecordError {
+        RecordError { code: 1000 + u32::from(number), name: alert_name(number) }
+    }
+
+    /// The one for which reading failed.
+    pub fn of(error: &io::Error) -> Option<RecordError> {
+        error.get_ref()?.downcast_ref().copied()
+    }
+}
+
+impl std::error::Error for RecordError {}
+
+impl fmt::Display for RecordError {
+    /// As it stands behind `SSL_read() failed`, in parentheses.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecordError { code, name } = self;
+        write!(f, "SSL: error:{:08X}:SSL routines::{name}", 0x0A00_0000 + code)?;
+        match code.checked_sub(1000) {
+            Some(number @ 0..256) => write!(f, ":SSL alert number {number}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn alert_name(number: u8) -> &'static str {
+    match number {
         10 => "sslv3 alert unexpected message",
         20 => "sslv3 alert bad record mac",
         22 => "tlsv1 alert record overflow",
@@ -227,13 +269,7 @@ fn alert_received(alert: AlertDescription) -> Failure {
         116 => "tlsv13 alert certificate required",
         120 => "tlsv1 alert no application protocol",
         _ => "unknown alert type",
-    };
-    let code = 0x0A00_0000 + 1000 + u32::from(number);
-    let text = format!(
-        "SSL_do_handshake() failed (SSL: error:{code:08X}:SSL routines::{name}:SSL alert number \
-         {number})"
-    );
-    Failure { text, peers_fault: true }
+    }
 }
 
 #[cfg(test)]

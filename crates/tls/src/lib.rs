@@ -32,7 +32,7 @@ mod x509;
 pub use certificate::{Chain, KeyPair, PrivateKey, certificates_from_pem, crls_from_pem};
 pub use ciphers::{Ciphers, cipher_name};
 pub use client::{ClientConfig, connect};
-pub use error::{AcceptError, ConnectError, Failure};
+pub use error::{AcceptError, ConnectError, Failure, RecordError};
 pub use hello::{ClientHello, MAX_HELLO_BYTES};
 pub use ocsp::{OcspResponse, OcspStatus, ocsp_check, ocsp_request, ocsp_responder};
 pub use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};

@@ -36,8 +36,12 @@ pub(crate) mod kind {
 /// Why a record cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadRecord {
-    /// Not a record, or one too long.
-    Malformed,
+    /// Not a record of this protocol.
+    Version,
+    /// One of a kind that has no place.
+    Kind,
+    /// One too long, or with too much in it.
+    Length,
     /// Decryption failed: changed on the way, or the wrong key.
     Authentication,
     /// The key has served long enough.
@@ -100,6 +104,11 @@ impl Key {
     /// What a record is longer than its plaintext.
     pub(crate) fn overhead(&self) -> usize {
         self.prefix() + TAG + usize::from(self.format == Format::Tls13)
+    }
+
+    /// Whether it is one of TLS 1.3.
+    pub(crate) fn is_tls13(&self) -> bool {
+        self.format == Format::Tls13
     }
 
     /// How many more records may be sealed before the key must be changed.
@@ -169,11 +178,12 @@ impl Key {
         let kind = record[0];
         let start = self.prefix();
         let Some(plain) = record.len().checked_sub(start + TAG) else {
-            return Err(BadRecord::Malformed);
+            // Too short for what authenticates it (RFC 8446 §5.2).
+            return Err(BadRecord::Authentication);
         };
         let (header, rest) = record.split_at_mut(HEADER);
         let opened = match self.format {
-            Format::Tls13 if kind != kind::DATA => return Err(BadRecord::Malformed),
+            Format::Tls13 if kind != kind::DATA => return Err(BadRecord::Kind),
             Format::Tls13 => {
                 let nonce = Nonce::assume_unique_for_key(self.nonce());
                 self.key.open_in_place(nonce, Aad::from(&*header), rest)
@@ -194,15 +204,15 @@ impl Key {
             Format::Tls12Gcm | Format::Tls12Chacha => (kind, text.len()),
         };
         if len > MAX_PLAIN {
-            return Err(BadRecord::Malformed);
+            return Err(BadRecord::Length);
         }
         Ok((kind, start..start + len))
     }
 }
 
-/// RFC 8446 §5.2: the type is the last byte that is not padding.
+/// RFC 8446 §5.4: the type is the last byte that is not padding.
 fn inner(text: &[u8]) -> Result<(u8, usize), BadRecord> {
-    let at = text.iter().rposition(|byte| *byte != 0).ok_or(BadRecord::Malformed)?;
+    let at = text.iter().rposition(|byte| *byte != 0).ok_or(BadRecord::Kind)?;
     Ok((text[at], at))
 }
 
@@ -211,10 +221,12 @@ pub(crate) fn record_len(input: &[u8]) -> Option<Result<usize, BadRecord>> {
     let header: &[u8; HEADER] = input.first_chunk()?;
     let len = HEADER + usize::from(u16::from_be_bytes([header[3], header[4]]));
     let known = (kind::CHANGE_CIPHER_SPEC..=kind::DATA).contains(&header[0]);
-    if !known || header[1] != 3 || len > MAX_RECORD {
-        return Some(Err(BadRecord::Malformed));
-    }
-    Some(Ok(len))
+    Some(match (header[1], known) {
+        (3, true) if len > MAX_RECORD => Err(BadRecord::Length),
+        (3, true) => Ok(len),
+        (3, false) => Err(BadRecord::Kind),
+        _ => Err(BadRecord::Version),
+    })
 }
 
 /// A key for tests, the same for both sides.
@@ -275,21 +287,22 @@ mod tests {
     fn padding_is_taken_off_and_nothing_but_padding_is_refused() {
         assert_eq!(inner(b"ab\x17\0\0"), Ok((23, 2)));
         assert_eq!(inner(b"\x17"), Ok((23, 0)));
-        assert_eq!(inner(b"\0\0"), Err(BadRecord::Malformed));
-        assert_eq!(inner(b""), Err(BadRecord::Malformed));
+        assert_eq!(inner(b"\0\0"), Err(BadRecord::Kind));
+        assert_eq!(inner(b""), Err(BadRecord::Kind));
     }
 
     #[test]
-    fn records_that_cannot_be_are_malformed() {
+    fn records_that_cannot_be_are_refused() {
         for format in FORMATS {
             for len in HEADER..HEADER + 16 {
                 let mut record = vec![23; len];
                 let opened = key(format, 0).open(&mut record);
-                assert!(matches!(opened, Err(BadRecord::Malformed)), "{len}");
+                assert!(matches!(opened, Err(BadRecord::Authentication)), "{len}");
             }
         }
-        assert_eq!(record_len(b"\x17\x03\x03\xff\xff"), Some(Err(BadRecord::Malformed)));
-        assert_eq!(record_len(b"\x10\x03\x03\x00\x01"), Some(Err(BadRecord::Malformed)));
+        assert_eq!(record_len(b"\x17\x03\x03\xff\xff"), Some(Err(BadRecord::Length)));
+        assert_eq!(record_len(b"\x10\x03\x03\x00\x01"), Some(Err(BadRecord::Kind)));
+        assert_eq!(record_len(b"GET /"), Some(Err(BadRecord::Version)));
         assert_eq!(record_len(b"\x17\x03\x03\x00"), None);
     }
 

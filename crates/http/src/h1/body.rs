@@ -86,7 +86,7 @@ impl BodyReader {
 
     /// Whether the client went away before it had sent all of it.
     pub fn gone(&self) -> bool {
-        matches!(self.left, Left::Broken(BodyError::Gone | BodyError::Broken(_)))
+        matches!(self.left, Left::Broken(error) if error.is_gone())
     }
 
     /// Whether the client asked for `100 Continue` and has not got it, whatever it sent already.
@@ -238,9 +238,7 @@ impl<T: Transport> H1Client<'_, T> {
         let result = match read {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(0)) => self.lost(BodyError::Gone),
-            Poll::Ready(Err(error)) => {
-                self.lost(error.raw_os_error().map_or(BodyError::Gone, BodyError::Broken))
-            }
+            Poll::Ready(Err(error)) => self.lost(BodyError::of(&error)),
             Poll::Ready(Ok(_)) => {
                 self.body.ahead.append(&mut buffer);
                 Poll::Ready(Ok(()))

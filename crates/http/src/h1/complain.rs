@@ -1,14 +1,18 @@
 //! What the error log says, at level info, of clients that break the rules of HTTP/1, in nginx's words.
 
-use std::{fmt, mem};
+use std::{fmt, io, mem};
 
 use forebay_session::log::{Severity, Shown};
+use forebay_tls::RecordError;
 use forebay_wire::{
     Reject, Span,
     h1::{Field, FieldId},
 };
 
-use crate::request::{Connection, Request};
+use crate::{
+    client::ReadFailed,
+    request::{Connection, Request},
+};
 
 /// Tells why a head was refused.
 pub fn reject(r: &Request, reject: Reject) {
@@ -94,9 +98,12 @@ pub fn timed_out(r: &Request, doing: &str) {
     );
 }
 
-/// Tells that the client went away within a head.
-pub fn gone(r: &Request) {
+/// Tells that the client went away within a head, or that nothing can be read any more.
+pub fn gone(r: &Request, error: Option<&io::Error>) {
     let doing = reading(r, r.bytes_read == 0);
+    if let Some(error) = error {
+        return r.log_error(Severity::Info, format_args!("{} while {doing}", ReadFailed(error)));
+    }
     r.log_error(Severity::Info, format_args!("client prematurely closed connection while {doing}"));
 }
 
@@ -120,6 +127,24 @@ pub fn gone_idle(connection: &Connection, listening: &dyn fmt::Display) {
         format_args!(
             "client closed connection while waiting for request, client: {client}, server: {listening}"
         ),
+    );
+}
+
+/// Tells that nothing can be read before a request, or between two. That a client resets a kept connection
+/// is its right (`ngx_http_keepalive_handler`).
+pub fn broken_idle(connection: &Connection, listening: &dyn fmt::Display, error: &io::Error) {
+    let is_kept = connection.requests.get() > 0;
+    if is_kept && RecordError::of(error).is_none() {
+        return gone_idle(connection, listening);
+    }
+    let plan = connection.worker.plan();
+    let client = &connection.remote;
+    let why = ReadFailed(error);
+    let doing = if is_kept { "keepalive" } else { "waiting for request" };
+    plan.location(Default::default()).error_log.write(
+        Severity::Info,
+        Some(connection.number),
+        format_args!("{why} while {doing}, client: {client}, server: {listening}"),
     );
 }
 

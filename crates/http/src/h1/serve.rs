@@ -3,7 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     future::poll_fn,
-    mem,
+    io, mem,
     rc::Rc,
     task::Poll,
 };
@@ -75,6 +75,9 @@ pub fn serve<T: Transport, G: 'static>(
                 None => match wait(&mut io, &timer, waits_for(&connection)).await {
                     Arrived::Bytes(buf) => buf,
                     Arrived::Closed => return complain::gone_idle(&connection, &listening.addr),
+                    Arrived::Broken(error) => {
+                        return complain::broken_idle(&connection, &listening.addr, &error);
+                    }
                     Arrived::TimedOut => {
                         return complain::timed_out_idle(&connection, &listening.addr);
                     }
@@ -162,6 +165,10 @@ async fn active<T: Transport>(
                         complain::gone_idle(connection, &listening.addr);
                         break None;
                     }
+                    Arrived::Broken(error) => {
+                        complain::broken_idle(connection, &listening.addr, &error);
+                        break None;
+                    }
                     Arrived::Shed | Arrived::TimedOut => break None,
                 }
             }
@@ -203,6 +210,8 @@ enum Arrived {
     Bytes(Vec<u8>),
     /// The client left.
     Closed,
+    /// Nothing can be read any more.
+    Broken(io::Error),
     /// It was told to make room.
     Shed,
     TimedOut,
@@ -219,9 +228,9 @@ async fn wait<T: Transport>(io: &mut T, timer: &Timer, idle: Idle) -> Arrived {
             let mut buf = pool::buffer();
             match io.poll_read(cx, &mut buf) {
                 Poll::Ready(Ok(read)) if read > 0 => return Poll::Ready(Arrived::Bytes(buf)),
-                Poll::Ready(_) => {
+                Poll::Ready(ended) => {
                     pool::recycle(buf);
-                    return Poll::Ready(Arrived::Closed);
+                    return Poll::Ready(ended.map_or_else(Arrived::Broken, |_| Arrived::Closed));
                 }
                 Poll::Pending => pool::recycle(buf),
             }
@@ -314,9 +323,9 @@ async fn exchange<T: Transport>(
             complain::skipped_lines(&mut r, Some(reject));
             converse(io, timer, &plan, &mut r, Ahead::default(), Err(reject)).await
         }
-        Err(HeadError::Gone) => {
+        Err(HeadError::Gone(error)) => {
             refused::cut_short(&mut r, &plan, names, &warm.parser);
-            complain::gone(&r);
+            complain::gone(&r, error.as_ref());
             unanswered(&plan, &mut r, 400)
         }
         Err(HeadError::TimedOut) => {
@@ -381,7 +390,7 @@ async fn converse<T: Transport>(
 
 enum HeadError {
     Rejected(Reject),
-    Gone,
+    Gone(Option<io::Error>),
     TimedOut,
 }
 
@@ -418,13 +427,13 @@ async fn read_head<'a, T: Transport>(
         }
         let read = poll_fn(|cx| {
             if let Poll::Ready(read) = io.poll_read(cx, &mut input.buf) {
-                return Poll::Ready(read.map_err(|_| HeadError::Gone));
+                return Poll::Ready(read.map_err(|error| HeadError::Gone(Some(error))));
             }
             timer.poll_expired(cx).map(|()| Err(HeadError::TimedOut))
         })
         .await?;
         if read == 0 {
-            return Err(HeadError::Gone);
+            return Err(HeadError::Gone(None));
         }
     }
 }

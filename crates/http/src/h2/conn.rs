@@ -18,6 +18,7 @@ use forebay_rt::{
     transport::Transport,
 };
 use forebay_session::log::Severity;
+use forebay_tls::RecordError;
 use forebay_wire::h2::{
     self as wire, DEFAULT_WINDOW, ErrorCode, Priority, Violation,
     frame::{self, HEAD_BYTES, MAX_PAYLOAD},
@@ -33,6 +34,7 @@ use super::{
     stream::{NEVER, Sent, Stream, Task, Work},
 };
 use crate::{
+    client::ReadFailed,
     core,
     h1::Patience,
     plan::Location,
@@ -298,6 +300,10 @@ impl<F: Future<Output = Request>> Conn<F> {
                     self.violated(violation);
                 }
                 Ok(())
+            }
+            Poll::Ready(Err(error)) if RecordError::of(&error).is_some() => {
+                self.log(&ReadFailed(&error).to_string());
+                Err(End::Gone)
             }
             Poll::Ready(_) => {
                 if self.section.is_some() || !self.streams.is_empty() {

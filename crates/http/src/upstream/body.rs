@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     body::{Body, Chunk, Fault, FileSlice, Source},
-    client::Client,
+    client::{Client, ReadFailed},
     pace::Pace,
     request::Request,
 };
@@ -333,8 +333,7 @@ impl<C: Codec> Inflow<C> {
             }
             Poll::Ready(Ok(0)) => self.end_of_connection(),
             Poll::Ready(Err(error)) => {
-                let text = format!("recv() failed ({})", Errno(&error));
-                self.fail(Severity::Error, text);
+                self.fail(Severity::Error, ReadFailed(&error).to_string());
             }
             Poll::Ready(Ok(read)) => {
                 self.timer.arm(self.timeout_ms);

@@ -40,7 +40,7 @@ use super::{
 use crate::{
     body::Body,
     body_in::RequestBody,
-    client::{self, Client},
+    client::{self, Client, ReadFailed},
     handler::Flow,
     request::Request,
 };
@@ -508,10 +508,11 @@ impl<P: Protocol> Exchange<'_, P> {
                 Some(Failure::Next(Next::ERROR))
             }
             Came::Broken(error) => {
-                let call = if request_sent { "recv()" } else { "writev()" };
-                let cause = Errno(&error);
-                let text = format_args!("{call} failed ({cause}) while {doing}");
-                r.log_error(Severity::Error, text);
+                let why = match request_sent {
+                    true => ReadFailed(&error).to_string(),
+                    false => format!("writev() failed ({})", Errno(&error)),
+                };
+                r.log_error(Severity::Error, format_args!("{why} while {doing}"));
                 Some(Failure::Next(Next::ERROR))
             }
             // DIFFERS(h2-upstream-unprocessed): nginx takes this for a broken response.

@@ -4,6 +4,7 @@
 mod configuration;
 mod failures;
 mod handshakes;
+mod hostile;
 mod http2;
 mod ocsp;
 mod records;

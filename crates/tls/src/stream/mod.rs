@@ -27,6 +27,7 @@ use output::{BATCH_BYTES, File, Output, Plain, Slices, poll_earlier, poll_flush,
 
 use crate::{
     early::{Early, Read},
+    error::RecordError,
     records::{BadRecord, Key, MAX_PLAIN, kind},
 };
 
@@ -36,6 +37,12 @@ const MAX_EMPTY: u8 = 32;
 /// The longest message that is taken after the handshake: a ticket, which has at most 64 kB in theory
 /// and 2 kB with the servers that there are.
 const MAX_MESSAGE: usize = 20 << 10;
+
+/// RFC 8446 §6.1.
+const USER_CANCELED: u8 = 90;
+/// OpenSSL has no reason for a key that has served long enough: it goes on with it.
+const EXHAUSTED: RecordError = RecordError::new(0xC_0103, "internal error");
+const BAD_UPDATE: RecordError = RecordError::new(122, "bad key update");
 
 /// The part of rustls that is still needed: it changes keys and stores tickets.
 pub(crate) enum Kernel {
@@ -153,21 +160,27 @@ impl State {
             && !self.broken
     }
 
-    fn fail(&mut self, error: &'static str) -> io::Error {
+    fn fail(&mut self, error: RecordError) -> io::Error {
         self.broken = true;
         io::Error::new(io::ErrorKind::InvalidData, error)
     }
 
-    fn bad_record(&mut self, bad: BadRecord) -> io::Error {
-        // RFC 8446 §6.2: the peer is told why.
-        let (alert, text) = match bad {
-            BadRecord::Authentication => (20, "decryption failed or bad record mac"),
-            BadRecord::Malformed => (22, "wrong version number"),
-            BadRecord::Exhausted => (80, "too many records"),
-        };
+    /// The same, and the peer is told why (RFC 8446 §6.2).
+    fn refuse(&mut self, alert: u8, error: RecordError) -> io::Error {
         self.queue(kind::ALERT, &[2, alert]);
         self.closed = true;
-        self.fail(text)
+        self.fail(error)
+    }
+
+    fn bad_record(&mut self, bad: BadRecord) -> io::Error {
+        let (alert, code, name) = match bad {
+            BadRecord::Authentication => (20, 281, "decryption failed or bad record mac"),
+            BadRecord::Version => (70, 267, "wrong version number"),
+            BadRecord::Kind => (10, 443, "bad record type"),
+            BadRecord::Length => (22, 198, "packet length too long"),
+            BadRecord::Exhausted => return self.refuse(80, EXHAUSTED),
+        };
+        self.refuse(alert, RecordError::new(code, name))
     }
 
     /// Seals a record of our own behind what is waiting to be sent.
@@ -191,11 +204,11 @@ impl State {
         let renewed = match &mut self.kernel {
             Kernel::Server(kernel) => kernel.update_tx_secret(),
             Kernel::Client(kernel) => kernel.update_tx_secret(),
-            Kernel::None => return Err(self.fail("too many records")),
+            Kernel::None => return Err(self.fail(EXHAUSTED)),
         };
         self.queue_update();
         let key = renewed.ok().and_then(|new| Key::new(new, rustls::ProtocolVersion::TLSv1_3));
-        self.sealing = key.ok_or_else(|| self.fail("key update failed"))?;
+        self.sealing = key.ok_or_else(|| self.fail(BAD_UPDATE))?;
         Ok(())
     }
 
@@ -208,10 +221,10 @@ impl State {
         let renewed = match &mut self.kernel {
             Kernel::Server(kernel) => kernel.update_rx_secret(),
             Kernel::Client(kernel) => kernel.update_rx_secret(),
-            Kernel::None => return Err(self.fail("no renegotiation")),
+            Kernel::None => return Err(self.fail(BAD_UPDATE)),
         };
         let key = renewed.ok().and_then(|new| Key::new(new, rustls::ProtocolVersion::TLSv1_3));
-        self.opening = key.ok_or_else(|| self.fail("key update failed"))?;
+        self.opening = key.ok_or_else(|| self.fail(BAD_UPDATE))?;
         Ok(())
     }
 
@@ -234,11 +247,14 @@ impl State {
                     return Ok(Opened::End);
                 }
                 // RFC 8446 §6: all others are fatal, but for user_canceled, and in TLS 1.2 warnings.
-                [1, _] => {}
-                _ => {
+                [1, USER_CANCELED] => {}
+                [1, _] if !self.opening.is_tls13() => {}
+                [_, number] => {
                     self.closed = true;
-                    return Err(self.fail("the peer sent a fatal alert"));
+                    return Err(self.fail(RecordError::alert(number)));
                 }
+                // RFC 8446 §5.1: an alert is whole, and alone in its record.
+                _ => return Err(self.refuse(50, RecordError::new(205, "invalid alert"))),
             },
             kind::HANDSHAKE if !at.is_empty() => self.handshake(&record[at])?,
             _ => return Err(self.unexpected()),
@@ -251,9 +267,7 @@ impl State {
     }
 
     fn unexpected(&mut self) -> io::Error {
-        self.queue(kind::ALERT, &[2, 10]);
-        self.closed = true;
-        self.fail("unexpected message")
+        self.refuse(10, RecordError::new(244, "unexpected message"))
     }
 
     /// Messages after the handshake: key updates, and tickets for a client.

@@ -10,7 +10,7 @@ use std::{
 
 use forebay_rt::{pool, transport::Transport};
 
-use super::State;
+use super::{EXHAUSTED, State};
 use crate::records::kind;
 
 /// How much plaintext is sealed for one system call.
@@ -238,7 +238,7 @@ fn seal_into(
             break;
         }
         let record = &mut scratch[at..at + len + overhead];
-        state.sealing.seal(kind::DATA, record).map_err(|_| state.fail("too many records"))?;
+        state.sealing.seal(kind::DATA, record).map_err(|_| state.fail(EXHAUSTED))?;
         at += record.len();
         sealed += len;
         if len < want {

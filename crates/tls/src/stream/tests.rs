@@ -215,12 +215,17 @@ fn an_update_of_ours_is_under_way_until_it_has_left() {
 fn what_must_not_come_ends_the_connection_with_an_alert() {
     let update: &[u8] = &[24, 0, 0, 1, 1];
     let hello_request: &[u8] = &[0, 0, 0, 0];
-    let cases: [(&str, Vec<Vec<u8>>, u8); 6] = [
+    let cases: [(&str, Vec<Vec<u8>>, u8); 11] = [
         ("renegotiation", records(VERSIONS[0], &[(kind::HANDSHAKE, hello_request)]), 10),
         ("key update in TLS 1.2", records(VERSIONS[0], &[(kind::HANDSHAKE, update)]), 10),
         ("a message without end", records(VERSIONS[0], &[(22, &[4, 0, 0x60, 0])]), 10),
         ("data within a message", records(VERSIONS[0], &[(22, &[4, 0, 0, 9]), (23, b"x")]), 10),
-        ("not a record", vec![b"GET / HTTP/1.1\r\n".to_vec()], 22),
+        ("not a record", vec![b"GET / HTTP/1.1\r\n".to_vec()], 70),
+        ("another kind", vec![[&[24, 3, 3, 0, 40][..], &[7; 40]].concat()], 10),
+        ("a record that is too long", vec![[&[23, 3, 3, 0x48, 1][..], &[7; 40]].concat()], 22),
+        ("a record that is too short", vec![[&[23, 3, 3, 0, 5][..], b"hello"].concat()], 20),
+        ("an empty record", vec![vec![23, 3, 3, 0, 0]], 20),
+        ("half an alert", records(VERSIONS[0], &[(kind::ALERT, &[1])]), 50),
         ("garbage", vec![[&[23, 3, 3, 0, 40][..], &[7; 40]].concat()], 20),
     ];
     for (name, incoming, alert) in cases {
@@ -235,6 +240,54 @@ fn what_must_not_come_ends_the_connection_with_an_alert() {
             assert!(matches!(written, Poll::Ready(Err(_))));
         }
     }
+}
+
+#[test]
+fn in_the_clear_nothing_comes_after_a_handshake_of_tls_1_3() {
+    for kind in [kind::CHANGE_CIPHER_SPEC, kind::ALERT, kind::HANDSHAKE] {
+        let mut stream = stream(VERSIONS[1], 4096);
+        let record = [&[kind, 3, 3, 0, 40][..], &[1; 40]].concat();
+        stream.transport_mut().unwrap().incoming.push_back(record);
+        assert!(matches!(read(&mut stream, 1 << 14), Poll::Ready(Err(_))), "{kind}");
+        let sent = opened(VERSIONS[1], &stream.transport().unwrap().sent);
+        assert_eq!(sent, [(kind::ALERT, vec![2, 10])], "{kind}");
+    }
+}
+
+#[test]
+fn alerts_are_warnings_in_tls_1_2_only() {
+    let no_renegotiation = [1, 100];
+    for (version, alert, ends) in [
+        (VERSIONS[0], no_renegotiation, false),
+        (VERSIONS[1], no_renegotiation, true),
+        (VERSIONS[0], [1, 90], false),
+        (VERSIONS[1], [1, 90], false),
+        (VERSIONS[1], [2, 42], true),
+    ] {
+        let mut stream = stream(version, 4096);
+        let contents = [(kind::ALERT, &alert[..]), (kind::DATA, b"x")];
+        stream.transport_mut().unwrap().incoming.push_back(records(version, &contents).concat());
+        match read(&mut stream, 1 << 14) {
+            Poll::Ready(Ok(data)) => assert!(!ends && data == b"x", "{version:?} {alert:?}"),
+            Poll::Ready(Err(error)) => {
+                let error = RecordError::of(&error).unwrap();
+                assert!(ends && error == RecordError::alert(alert[1]), "{version:?} {error}");
+            }
+            Poll::Pending => panic!("{version:?} {alert:?}"),
+        }
+        assert!(stream.transport().unwrap().sent.is_empty(), "an alert is not answered");
+    }
+}
+
+#[test]
+fn messages_in_records_of_one_byte_are_bounded() {
+    let ticket = [&[4, 0, 0, 100][..], &[0; 100]].concat();
+    let contents: Vec<_> = ticket.chunks(1).map(|byte| (kind::HANDSHAKE, byte)).collect();
+    let mut stream = stream(VERSIONS[1], 4096);
+    stream.transport_mut().unwrap().incoming.extend(records(VERSIONS[1], &contents));
+    assert!(matches!(read(&mut stream, 1 << 14), Poll::Ready(Err(_))));
+    let left = stream.transport().unwrap().incoming.len();
+    assert_eq!(contents.len() - left, usize::from(MAX_EMPTY));
 }
 
 #[test]
