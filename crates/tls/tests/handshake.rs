@@ -246,3 +246,42 @@ fn keys_are_renewed_when_the_peer_asks() {
     });
     asking.join().unwrap();
 }
+
+#[test]
+fn a_flood_of_key_updates_ends_with_an_alert() {
+    let (settings, root) = settings(Key::P256);
+    let server = ServerConfig::new(&settings).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificates_from_pem(root.pem().as_bytes()).unwrap().remove(0)).unwrap();
+    let config = rustls::ClientConfig::builder().with_root_certificates(roots);
+    let config = std::sync::Arc::new(config.with_no_client_auth());
+    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let asking = std::thread::spawn(move || {
+        let name = "localhost".try_into().unwrap();
+        let mut connection = rustls::ClientConnection::new(config, name).unwrap();
+        let mut stream = rustls::Stream::new(&mut connection, &mut theirs);
+        stream.write_all(b"ask").unwrap();
+        // What comes from here on is read for itself.
+        stream.read_exact(&mut [0; 6]).unwrap();
+        for _ in 0..32 {
+            stream.conn.refresh_traffic_keys().unwrap();
+        }
+        stream.flush().unwrap();
+        // An answer to all that were taken, and the alert under the key that it says.
+        let error = stream.read(&mut [0; 10]).unwrap_err();
+        let alert = rustls::AlertDescription::UnexpectedMessage;
+        assert_eq!(error.to_string(), rustls::Error::AlertReceived(alert).to_string());
+    });
+    run(async {
+        let choose = |_: &ClientHello<'_>| Choice::Serve(server.clone());
+        let socket = forebay_rt::transport::Socket::new(ours.into());
+        let (mut stream, _) = accept(socket, Vec::new(), choose).await.unwrap();
+        assert_eq!(read_all(&mut stream, 3, 4096).await, b"ask");
+        write(&mut stream, b"answer").await.unwrap();
+        let error = read(&mut stream, 4096).await.unwrap_err();
+        let error = RecordError::of(&error).unwrap();
+        assert_eq!(error.to_string(), "SSL: error:0A0000F4:SSL routines::unexpected message");
+    });
+    asking.join().unwrap();
+}

@@ -40,6 +40,8 @@ const MAX_MESSAGE: usize = 20 << 10;
 
 /// RFC 8446 §6.1.
 const USER_CANCELED: u8 = 90;
+/// RFC 5246 §7.2.2.
+const NO_RENEGOTIATION: u8 = 100;
 /// OpenSSL has no reason for a key that has served long enough: it goes on with it.
 const EXHAUSTED: RecordError = RecordError::new(0xC_0103, "internal error");
 const BAD_UPDATE: RecordError = RecordError::new(122, "bad key update");
@@ -66,6 +68,8 @@ pub struct State {
     /// A message of the handshake protocol that is not whole yet.
     message: Vec<u8>,
     empty: u8,
+    /// A renegotiation was declined.
+    declined: bool,
     /// The peer has said that it sends no more.
     peer_closed: bool,
     /// We have.
@@ -119,6 +123,7 @@ impl State {
             input: Input::default(),
             message: Vec::new(),
             empty: 0,
+            declined: false,
             peer_closed: false,
             closed: false,
             broken: false,
@@ -289,6 +294,7 @@ impl State {
     }
 
     fn message(&mut self, kind: u8, body: &[u8], last: bool) -> io::Result<()> {
+        const CLIENT_HELLO: u8 = 1;
         const NEW_SESSION_TICKET: u8 = 4;
         const KEY_UPDATE: u8 = 24;
         match (kind, body, &mut self.kernel) {
@@ -306,7 +312,14 @@ impl State {
                     _ => Ok(()),
                 }
             }
-            // TLS 1.2 would begin a renegotiation: RFC 8446 has none, and we allow none.
+            // TLS 1.2 would begin a renegotiation, which is declined by a warning (RFC 5246 §7.2.2): whether
+            // to go on is the client's choice. Who asks again is not listened to.
+            (CLIENT_HELLO, _, Kernel::None) if !self.declined => {
+                self.declined = true;
+                self.queue(kind::ALERT, &[1, NO_RENEGOTIATION]);
+                self.output.deferred = true;
+                Ok(())
+            }
             _ => Err(self.unexpected()),
         }
     }

@@ -280,6 +280,24 @@ fn alerts_are_warnings_in_tls_1_2_only() {
 }
 
 #[test]
+fn a_renegotiation_is_declined_once() {
+    let hello: &[u8] = &[1, 0, 0, 2, 3, 3];
+    let sent = |contents: &[(u8, &[u8])]| {
+        let mut stream = stream(VERSIONS[0], 4096);
+        stream.transport_mut().unwrap().incoming.push_back(records(VERSIONS[0], contents).concat());
+        let got = read(&mut stream, 1 << 14);
+        (got.map(Result::ok), opened(VERSIONS[0], &stream.transport().unwrap().sent))
+    };
+    let declined = (kind::ALERT, vec![1, 100]);
+    assert_eq!(sent(&[(22, hello)]), (Poll::Pending, vec![declined.clone()]));
+    let data = (kind::DATA, &b"x"[..]);
+    let (got, _) = sent(&[(22, hello), data]);
+    assert_eq!(got, Poll::Ready(Some(b"x".to_vec())), "the connection goes on");
+    let refused = (kind::ALERT, vec![2, 10]);
+    assert_eq!(sent(&[(22, hello), (22, hello)]), (Poll::Ready(None), vec![declined, refused]));
+}
+
+#[test]
 fn messages_in_records_of_one_byte_are_bounded() {
     let ticket = [&[4, 0, 0, 100][..], &[0; 100]].concat();
     let contents: Vec<_> = ticket.chunks(1).map(|byte| (kind::HANDSHAKE, byte)).collect();
