@@ -8,6 +8,7 @@
 use bytes::Bytes;
 use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
+    date::parse_http_time,
     h1::{Method, Nominees, ResponseField, ResponseFieldId as Id, ResponseFraming, ResponseHead},
     uri,
 };
@@ -358,6 +359,8 @@ fn pass<P: Protocol>(
                     continue;
                 }
             }
+            // It stays in the list as it came; modules ask for the time.
+            Id::LastModified => r.response.last_modified = parse_http_time(field.value.of(bytes)),
             _ => {}
         }
         r.response.fields.push(owned(field, bytes));

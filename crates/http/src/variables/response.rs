@@ -42,9 +42,14 @@ pub(super) fn register(registry: &mut Registry<Request>) {
         kept && seconds > 0 && put(out, b"timeout=") && put_number(out, seconds)
     });
     registry.kept("sent_http_last_modified", |r, out| {
-        let Some(modified) = r.response.last_modified else {
-            return put_some(out, r.response.field("Last-Modified").map(|value| &value[..]));
-        };
+        // ngx_http_header_filter forgets that of an error, once it goes out.
+        if r.head_sent > 0 && !matches!(r.response.status, 200 | 206 | 304) {
+            return false;
+        }
+        if let Some(value) = r.response.field("Last-Modified") {
+            return put(out, value);
+        }
+        let Some(modified) = r.response.last_modified else { return false };
         let mut text = [0; 29];
         date::write_http_time(modified, &mut text);
         put(out, &text)
