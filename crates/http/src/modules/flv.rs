@@ -66,6 +66,8 @@ impl Handler for Video {
         if r.uri.ends_with(b"/") {
             return Flow::Decline;
         }
+        // The body is thrown away before anybody looks for the file.
+        r.asks_for_body.get_or_insert(true);
         files::run(files::waits(r), || serve(r))
     }
 }
