@@ -213,6 +213,8 @@ impl Response {
     }
 
     /// Forgets what belongs to a body that will not be sent; the list of fields stays, as in nginx.
+    ///
+    /// DIFFERS(page-forgets-file): nginx keeps the time of the file and that ranges of it may be asked for.
     pub fn forget_body(&mut self) {
         self.content_type = None;
         self.charset = None;
@@ -257,12 +259,23 @@ impl Response {
     pub fn body_will_change(&mut self) {
         self.content_length = None;
         self.allow_ranges = false;
-        self.remove("Accept-Ranges");
+        self.forget_accept_ranges();
         self.weaken_etag();
     }
 
-    /// Makes a strong `ETag` weak, as the body is no longer byte for byte what it stands for.
+    /// Ranges do not hold; what `add_header` says of them stays (nginx's `ngx_http_clear_accept_ranges`).
+    pub fn forget_accept_ranges(&mut self) {
+        let ours = |field: &Field| field.value == "bytes" && field.name == "Accept-Ranges";
+        self.fields.retain(|field| !ours(field));
+    }
+
+    /// Makes a strong `ETag` weak, as the body is no longer byte for byte what it stands for; one that is
+    /// none goes (nginx's `ngx_http_weak_etag`).
     pub fn weaken_etag(&mut self) {
+        let is_one =
+            |value: &[u8]| value.starts_with(b"\"") || value.len() > 2 && value.starts_with(b"W/");
+        self.fields
+            .retain(|field| !field.name.eq_ignore_ascii_case(b"etag") || is_one(&field.value));
         for field in &mut self.fields {
             if field.name.eq_ignore_ascii_case(b"etag") && field.value.starts_with(b"\"") {
                 field.value = [b"W/", &field.value[..]].concat().into();

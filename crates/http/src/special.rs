@@ -11,7 +11,6 @@ use crate::{
     body::Body,
     core::ServerTokens,
     request::{Peer, Request},
-    response::Field,
 };
 
 macro_rules! version {
@@ -118,9 +117,7 @@ pub fn respond(r: &mut Request, error: u16) {
     response.status = r.error_status;
     response.remove("Last-Modified");
     response.remove("ETag");
-    // Ours, not what `add_header` says.
-    let ours = |field: &Field| field.value == "bytes" && field.name == "Accept-Ranges";
-    response.fields.retain(|field| !ours(field));
+    response.forget_accept_ranges();
     match page {
         Some(page) => {
             response.content_type = Some(Bytes::from_static(b"text/html"));

@@ -114,7 +114,7 @@ fn not_modified(r: &mut Request) {
     response.charset = None;
     response.content_length = None;
     response.allow_ranges = false;
-    response.remove("Accept-Ranges");
+    response.forget_accept_ranges();
     response.remove("Content-Encoding");
     response.body = Body::Empty;
 }

@@ -158,7 +158,7 @@ impl Filter for SsiFilter {
             let response = &mut r.response;
             response.content_length = None;
             response.allow_ranges = false;
-            response.remove("Accept-Ranges");
+            response.forget_accept_ranges();
             if self.last_modified {
                 response.weaken_etag();
             } else {
