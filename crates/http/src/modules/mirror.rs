@@ -116,6 +116,7 @@ impl Handler for Copies {
 }
 
 impl Copies {
+    /// DIFFERS(mirror-of-412): nginx ends a request whose condition fails before its copy has begun.
     fn send<'f>(&self, r: &mut Request) -> Flow<'f> {
         for uri in self.uris.iter() {
             let Some(under_way) = UnderWay::begin(r) else { return Flow::Decline };
@@ -176,6 +177,20 @@ mod tests {
                 assert_eq!((r.response.status, COPIES.get()), (200, copies));
             }
             yield_now().await;
+            yield_now().await;
+            assert_eq!(COPIES.get(), 0);
+        });
+    }
+
+    #[test]
+    fn a_request_that_comes_to_412_has_its_copy() {
+        let conf = "location / { mirror /m; empty_gif; } location = /m { return 204; }";
+        block_on(async {
+            let head = "GET / HTTP/1.1\r\nHost: a\r\nIf-Match: \"x\"\r\n\r\n";
+            let mut r = testing::request(conf, head);
+            r.connection.worker.shared.max_connections.store(3, super::Relaxed);
+            testing::answer_waiting(&mut r);
+            assert_eq!((r.response.status, COPIES.get()), (412, 1));
             yield_now().await;
             assert_eq!(COPIES.get(), 0);
         });
