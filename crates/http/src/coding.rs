@@ -21,14 +21,67 @@ use crate::{
 
 /// A coding that a location compresses with.
 pub trait Coding: Send + Sync {
-    /// Its name in `Content-Encoding`.
-    fn name(&self) -> &'static str;
+    /// What comes out of it.
+    fn form(&self) -> Form;
     /// Whether responses of that type and length are worth it.
     fn takes(&self, response: &Response) -> bool;
     /// How much the client wants it, in thousandths; 0: not at all.
     fn quality(&self, r: &Request) -> u16;
-    /// Compresses a body.
-    fn encode(&self, body: Body, sizes: &Sizes) -> Body;
+    /// Compresses a body of that many bytes, if that is known.
+    fn coder(&self, length: Option<u64>) -> Box<dyn Coder>;
+}
+
+/// What a coding was told: the same bytes come out the same in the same form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// The name of the coding in `Content-Encoding`.
+    pub name: &'static str,
+    /// How hard it tries.
+    pub level: u32,
+    /// The binary logarithm of its window; 0: its own choice.
+    pub window_bits: u8,
+}
+
+/// Compresses a body: at once where it is in memory and small, else as it comes.
+pub fn encode(coding: &dyn Coding, body: Body, sizes: &Sizes) -> Body {
+    let at_once = |bytes: &[u8]| {
+        (bytes.len() <= STEP)
+            .then(|| whole(&mut *coding.coder(Some(bytes.len() as u64)), bytes))?
+            .ok()
+    };
+    let encoded = match &body {
+        Body::Empty => at_once(b"").map(|out| (0, out)),
+        Body::Bytes(bytes) => at_once(bytes).map(|out| (bytes.len(), out)),
+        Body::File(slice) => {
+            let kept = slice.encoded(coding.form(), at_once);
+            let kept = kept.or_else(|| at_once(&slice.in_memory()?));
+            kept.map(|out| (slice.len() as usize, out))
+        }
+        Body::Chunks(_) | Body::Stream(_) => None,
+    };
+    match encoded {
+        Some((length, out)) => {
+            sizes.set((length as u64, out.len() as u64));
+            Body::Bytes(out)
+        }
+        None => {
+            let coder = coding.coder(body.length());
+            Body::Stream(Box::new(Stream::new(coder, body, sizes.clone())))
+        }
+    }
+}
+
+/// All that comes of some bytes.
+pub fn whole(coder: &mut dyn Coder, input: &[u8]) -> Result<Bytes, Fault> {
+    let mut out = Vec::with_capacity(input.len() / 2 + 64);
+    let mut left = input;
+    loop {
+        let Progress { used, done } = coder.run(left, Finish::End, &mut out)?;
+        left = &left[used..];
+        if done {
+            return Ok(out.into());
+        }
+    }
 }
 
 /// A coding of files that lie ready beside the ones that are asked for.
@@ -99,6 +152,12 @@ pub struct Progress {
 pub trait Coder {
     /// Works on some of the input, and adds what comes out to `out`: some [`STEP`] bytes at most.
     fn run(&mut self, input: &[u8], finish: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault>;
+}
+
+impl Coder for Box<dyn Coder> {
+    fn run(&mut self, input: &[u8], finish: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault> {
+        (**self).run(input, finish, out)
+    }
 }
 
 /// Runs a body through a coder as it comes.

@@ -5,6 +5,7 @@
 //! Invariant: what a missing or forbidden file means for a request is its module's to say.
 
 mod cache;
+mod encoded;
 mod lru;
 mod open;
 mod path;
@@ -30,11 +31,13 @@ use rustix::fs::OFlags;
 
 use self::{
     cache::{Known, Rules},
+    encoded::Encoded,
     open::{How, Links, Opened, Stat},
     ready::Ready,
 };
 use crate::{
     body::FileSlice,
+    coding::Form,
     core::{Aio, Symlinks},
     handler::Flow,
     request::Request,
@@ -75,6 +78,8 @@ pub struct OpenFile {
     mirror: Option<Arc<OwnedFd>>,
     /// The contents behind the head that they go out with.
     ready: Ready,
+    /// The contents, compressed.
+    encoded: Encoded,
     /// The descriptor once more, of files that have no name: with the last of them their blocks go.
     _last: Option<Arc<ClosedBy>>,
 }
@@ -112,6 +117,7 @@ impl OpenFile {
             contents,
             mirror: None,
             ready: Ready::default(),
+            encoded: Encoded::default(),
             _last: None,
         }
     }
@@ -139,6 +145,7 @@ impl OpenFile {
             contents: Some(contents),
             mirror: None,
             ready: Ready::default(),
+            encoded: Encoded::default(),
             _last: None,
         }
     }
@@ -170,6 +177,7 @@ impl OpenFile {
             contents: None,
             mirror: None,
             ready: Ready::default(),
+            encoded: Encoded::default(),
         }
     }
 
@@ -199,6 +207,13 @@ impl FileSlice {
         let OpenFile { contents, size, ready, .. } = &*self.file;
         let contents = contents.as_ref().filter(|_| self.start == 0 && self.end == *size)?;
         ready.of(head, contents)
+    }
+
+    /// What the file is in that form, if this is all of it and it is kept in memory. `make` compresses it.
+    pub fn encoded(&self, form: Form, make: impl FnOnce(&[u8]) -> Option<Bytes>) -> Option<Bytes> {
+        let OpenFile { contents, size, encoded, .. } = &*self.file;
+        let contents = contents.as_ref().filter(|_| self.start == 0 && self.end == *size)?;
+        encoded.of(form, || make(contents))
     }
 
     /// The bytes, where the file is in memory.

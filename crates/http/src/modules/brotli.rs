@@ -13,8 +13,8 @@ use super::{
     gzip::set_power,
 };
 use crate::{
-    body::{Body, Fault},
-    coding::{Coder, Coding, Finish, Progress, Sizes, Stream, quality, write_ratio},
+    body::Fault,
+    coding::{Coder, Coding, Finish, Form, Progress, quality, write_ratio},
     module::{self, Builder, Directive, Module},
     request::Request,
     response::Response,
@@ -80,8 +80,8 @@ struct Br {
 }
 
 impl Coding for Br {
-    fn name(&self) -> &'static str {
-        NAME
+    fn form(&self) -> Form {
+        Form { name: NAME, level: self.level, window_bits: self.window_bits as u8 }
     }
 
     fn takes(&self, response: &Response) -> bool {
@@ -92,12 +92,12 @@ impl Coding for Br {
         quality(r, NAME)
     }
 
-    fn encode(&self, body: Body, sizes: &Sizes) -> Body {
+    fn coder(&self, length: Option<u64>) -> Box<dyn Coder> {
         // A window larger than the body finds nothing more, and costs its memory.
-        let needed = body.length().map_or(24, |length| u64::BITS - length.leading_zeros());
+        let needed = length.map_or(24, |length| u64::BITS - length.leading_zeros());
         let window_bits = self.window_bits.min(needed.max(10));
         let writer = CompressorWriter::new(Vec::new(), 4096, self.level, window_bits);
-        Body::Stream(Box::new(Stream::new(Encoder(Some(writer)), body, sizes.clone())))
+        Box::new(Encoder(Some(writer)))
     }
 }
 

@@ -15,7 +15,7 @@ use forebay_wire::h1::Method;
 use super::{gzip::Accept, not_modified::NoConf};
 use crate::{
     body::Body,
-    coding::Coding,
+    coding::{self, Coding},
     handler::{Filter, Filtered},
     inherit,
     mime::Types,
@@ -168,12 +168,12 @@ impl Filter for Choose {
         }
         let Some((_, coding)) = best else { return Filtered::Continue };
         let response = &mut r.response;
-        response.set("Content-Encoding", Bytes::from_static(coding.name().as_bytes()));
+        response.set("Content-Encoding", Bytes::from_static(coding.form().name.as_bytes()));
         response.body_will_change();
         let body = mem::take(&mut response.body);
         response.body = match r.method {
             Method::Head => Body::Empty,
-            _ => coding.encode(body, &r.compressed),
+            _ => coding::encode(&**coding, body, &r.compressed),
         };
         Filtered::Continue
     }
@@ -181,7 +181,15 @@ impl Filter for Choose {
 
 #[cfg(test)]
 mod tests {
-    use crate::testing;
+    use std::rc::Rc;
+
+    use bytes::Bytes;
+
+    use crate::{
+        body::{Body, FileSlice},
+        files::OpenFile,
+        testing,
+    };
 
     fn coding(conf: &str, accept: &str) -> Option<String> {
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {accept}\r\n\r\n");
@@ -221,6 +229,31 @@ mod tests {
             ("zstd on; zstd_min_length 100;", "zstd", None),
         ] {
             assert_eq!(coding(conf, accept).as_deref(), want, "{conf} {accept}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_asked_for_again_is_not_compressed_again() {
+        let text = Bytes::from("hello, ".repeat(1000));
+        let file = Rc::new(OpenFile::of_contents(text.clone()));
+        let ask = |accept: &str, start: u64| {
+            let head = format!("GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {accept}\r\n\r\n");
+            let mut r = testing::request("gzip on; brotli on; zstd on;", &head);
+            r.respond(200, "text/html".into(), "".into());
+            let slice = FileSlice { file: file.clone(), start, end: file.size };
+            (r.response.content_length, r.response.body) = (Some(slice.len()), Body::File(slice));
+            testing::filter(&mut r);
+            assert_eq!(r.compressed.get().0, file.size - start);
+            match r.response.body {
+                Body::Bytes(bytes) => bytes,
+                _ => panic!("it is in memory, and small"),
+            }
+        };
+        for accept in ["gzip", "br", "zstd"] {
+            let [first, second, third] = [(); 3].map(|()| ask(accept, 0));
+            assert!(first == second && second.as_ptr() == third.as_ptr(), "{accept}");
+            assert_ne!(ask(accept, 7), first, "a part is another body");
+            assert_eq!(ask(accept, 0).as_ptr(), third.as_ptr());
         }
     }
 }

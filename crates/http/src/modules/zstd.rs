@@ -13,8 +13,8 @@ use zstd::stream::write::Encoder as Writer;
 
 use super::coding::{Common, Responses, directives};
 use crate::{
-    body::{Body, Fault},
-    coding::{Coder, Coding, Finish, Progress, Sizes, Stream, quality, write_ratio},
+    body::Fault,
+    coding::{Coder, Coding, Finish, Form, Progress, quality, write_ratio},
     module::{self, Builder, Directive, Module},
     request::Request,
     response::Response,
@@ -65,8 +65,8 @@ struct Zst {
 }
 
 impl Coding for Zst {
-    fn name(&self) -> &'static str {
-        NAME
+    fn form(&self) -> Form {
+        Form { name: NAME, level: self.level as u32, window_bits: 0 }
     }
 
     fn takes(&self, response: &Response) -> bool {
@@ -77,9 +77,8 @@ impl Coding for Zst {
         quality(r, NAME)
     }
 
-    fn encode(&self, body: Body, sizes: &Sizes) -> Body {
-        let writer = self.writer(body.length()).ok();
-        Body::Stream(Box::new(Stream::new(Encoder(writer), body, sizes.clone())))
+    fn coder(&self, length: Option<u64>) -> Box<dyn Coder> {
+        Box::new(Encoder(self.writer(length).ok()))
     }
 }
 

@@ -1,17 +1,14 @@
 //! The compressor: its state is kept by the thread, and it never works for long at a time.
 //!
-//! Hot path: compressing what is in memory takes one allocation, for the result.
-//!
 //! Invariant: no response is looked at here, only bytes.
 
 use std::cell::RefCell;
 
-use bytes::Bytes;
 use flate2::{Compress, Compression, FlushCompress, Status};
 
 use crate::{
-    body::{Body, Fault},
-    coding::{Coder, Finish, Progress, STEP, Sizes, Stream},
+    body::Fault,
+    coding::{Coder, Finish, Progress},
 };
 
 /// How to compress.
@@ -31,13 +28,14 @@ thread_local! {
 }
 
 /// A compressor out of the thread's pool.
-struct Encoder {
+pub struct Encoder {
     settings: Settings,
     state: Option<Compress>,
 }
 
 impl Encoder {
-    fn new(settings: Settings) -> Encoder {
+    /// One that is idle, or a new one.
+    pub fn new(settings: Settings) -> Encoder {
         let pooled = POOL.with_borrow_mut(|pool| {
             let at = pool.iter().rposition(|(known, _)| *known == settings)?;
             Some(pool.swap_remove(at).1)
@@ -103,26 +101,6 @@ impl Drop for Encoder {
     }
 }
 
-/// Whether that many bytes are compressed at once, without a stream.
-pub fn is_small(length: usize) -> bool {
-    length <= STEP
-}
-
-/// Compresses what is in memory and small.
-pub fn whole(settings: Settings, input: &[u8], sizes: &Sizes) -> Result<Bytes, Fault> {
-    let mut encoder = Encoder::new(settings);
-    let mut out = Vec::with_capacity(input.len() / 2 + 64);
-    let (_, done) = encoder.compress(input, FlushCompress::Finish, &mut out)?;
-    debug_assert!(done);
-    sizes.set((input.len() as u64, out.len() as u64));
-    Ok(out.into())
-}
-
-/// Compresses a body as it comes.
-pub fn stream(settings: Settings, body: Body, sizes: &Sizes) -> Body {
-    Body::Stream(Box::new(Stream::new(Encoder::new(settings), body, sizes.clone())))
-}
-
 impl Coder for Encoder {
     fn run(&mut self, input: &[u8], finish: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault> {
         let flush = match finish {
@@ -143,9 +121,12 @@ mod tests {
         task::{Context, Poll, Waker},
     };
 
+    use bytes::Bytes;
+
     use super::*;
     use crate::{
-        body::{Chunk, Source},
+        body::{Body, Chunk, Source},
+        coding::{STEP, Sizes, Stream, whole},
         testing,
     };
 
@@ -172,11 +153,8 @@ mod tests {
         for length in [0, 1, 100, 4096, 65_536] {
             for input in [noise(length), b"ab".repeat(length / 2)] {
                 for level in 1..=9 {
-                    let sizes = Sizes::default();
-                    let settings = Settings { level, window_bits: 15 };
-                    let out = whole(settings, &input, &sizes).unwrap();
-                    assert_eq!(decode(&out), input);
-                    assert_eq!(sizes.get(), (input.len() as u64, out.len() as u64));
+                    let mut encoder = Encoder::new(Settings { level, window_bits: 15 });
+                    assert_eq!(decode(&whole(&mut encoder, &input).unwrap()), input);
                 }
             }
         }
@@ -205,9 +183,13 @@ mod tests {
         }
     }
 
+    fn stream(settings: Settings, body: Body, sizes: &Sizes) -> Body {
+        Body::Stream(Box::new(Stream::new(Encoder::new(settings), body, sizes.clone())))
+    }
+
     fn pieces(settings: Settings, chunks: Vec<Chunk>, sizes: &Sizes) -> Body {
         let body = Body::Chunks(VecDeque::from(chunks));
-        super::stream(settings, body, sizes)
+        stream(settings, body, sizes)
     }
 
     #[test]
@@ -271,7 +253,7 @@ mod tests {
         let settings = Settings { level: 3, window_bits: 12 };
         let before = idle();
         for _ in 0..3 {
-            whole(settings, b"text", &Sizes::default()).unwrap();
+            whole(&mut Encoder::new(settings), b"text").unwrap();
             assert_eq!(idle(), before + 1);
         }
         let many: Vec<_> = (0..IDLE * 2).map(|_| Encoder::new(settings)).collect();
@@ -287,7 +269,7 @@ mod tests {
                 Poll::Ready(Some(Err(Fault::Upstream)))
             }
         }
-        let mut body = super::stream(SETTINGS, Body::Stream(Box::new(Broken)), &Sizes::default());
+        let mut body = stream(SETTINGS, Body::Stream(Box::new(Broken)), &Sizes::default());
         let mut cx = Context::from_waker(Waker::noop());
         let first = body.poll_next(&mut cx);
         assert!(matches!(first, Poll::Ready(Some(Err(Fault::Upstream)))));

@@ -8,7 +8,6 @@
 mod accept;
 mod encode;
 
-use bytes::Bytes;
 use forebay_conf::{Error, Node, value};
 use forebay_session::{regex::Regex, var::Registry};
 use forebay_wire::h1::Version;
@@ -18,8 +17,7 @@ pub use accept::Accept;
 use self::accept::proxied;
 use super::coding::{Common, Responses, directives};
 use crate::{
-    body::Body,
-    coding::{Coding, Sizes, write_ratio},
+    coding::{Coder, Coding, Form, write_ratio},
     module::{self, Builder, Cx, Directive, Module},
     request::Request,
     response::Response,
@@ -216,8 +214,9 @@ struct GzipCoding {
 const CODING: &str = "gzip";
 
 impl Coding for GzipCoding {
-    fn name(&self) -> &'static str {
-        CODING
+    fn form(&self) -> Form {
+        let encode::Settings { level, window_bits } = self.settings;
+        Form { name: CODING, level, window_bits }
     }
 
     fn takes(&self, response: &Response) -> bool {
@@ -228,19 +227,8 @@ impl Coding for GzipCoding {
         self.accept.quality(r)
     }
 
-    fn encode(&self, body: Body, sizes: &Sizes) -> Body {
-        let in_memory = match &body {
-            Body::Empty => Some(Bytes::new()),
-            Body::Bytes(bytes) => Some(bytes.clone()),
-            Body::File(slice) => slice.in_memory(),
-            Body::Chunks(_) | Body::Stream(_) => None,
-        };
-        if let Some(bytes) = in_memory.filter(|bytes| encode::is_small(bytes.len()))
-            && let Ok(compressed) = encode::whole(self.settings, &bytes, sizes)
-        {
-            return Body::Bytes(compressed);
-        }
-        encode::stream(self.settings, body, sizes)
+    fn coder(&self, _length: Option<u64>) -> Box<dyn Coder> {
+        Box::new(encode::Encoder::new(self.settings))
     }
 }
 
@@ -248,8 +236,10 @@ impl Coding for GzipCoding {
 mod tests {
     use std::io::Read as _;
 
+    use bytes::Bytes;
+
     use super::*;
-    use crate::{handler::Filtered, testing};
+    use crate::{body::Body, handler::Filtered, testing};
 
     /// The settings of one level.
     pub(super) fn conf(text: &str) -> Conf {
