@@ -17,7 +17,7 @@ use forebay_rt::clock;
 use super::{
     Found, KERNEL_BYTES, OpenFile,
     lru::Lru,
-    open::{self, Failed, Kind, Links, Opened, SMALL_BYTES, Stat},
+    open::{self, Call, Failed, Kind, Links, Opened, SMALL_BYTES, Stat},
 };
 use crate::core::FileCacheConf;
 
@@ -103,7 +103,7 @@ impl FileCache {
             State::Dir if valid => return Known::Valid(Ok(Found::Dir)),
             State::Dir => return Known::Stale(Opened::DIR),
             State::Failed(failed) if valid => {
-                let call = if rules.links == Links::Follow { "open()" } else { "openat()" };
+                let call = if rules.links == Links::Follow { Call::Open } else { Call::OpenAt };
                 return Known::Valid(Err(Failed { call, ..*failed }));
             }
             State::Failed(_) => return Known::Nothing,

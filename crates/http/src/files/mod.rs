@@ -45,7 +45,7 @@ use crate::{
 
 pub use cache::FileCaches;
 pub(crate) use lru::Lru;
-pub use open::{Failed, Kind};
+pub use open::{Call, Failed, Kind};
 pub use path::{
     Outside, document_root, map_name, map_path, realpath_root, request_filename, shown_path,
 };
@@ -302,7 +302,7 @@ pub fn test_root(r: &Request, root: &[u8]) -> Result<(), Failed> {
     let stat = open::look(root, how(r, root).links)?;
     match stat.kind {
         Kind::Dir => Ok(()),
-        _ => Err(Failed { call: "stat()", code: rustix::io::Errno::NOTDIR }),
+        _ => Err(Failed { call: Call::Stat, code: rustix::io::Errno::NOTDIR }),
     }
 }
 

@@ -28,18 +28,50 @@ const MIN_READ_AHEAD: u64 = 128 << 10;
 /// look like one.
 const SETTLED_NS: i128 = 1_000_000_000;
 
-/// What went wrong: nginx's `of.failed` and `of.err`.
+/// A system call that may fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Call {
+    Open,
+    OpenAt,
+    Stat,
+    Fstat,
+    Lstat,
+    OpenDir,
+    ReadDir,
+    /// None: it was to be made by another thread.
+    Pool,
+}
+
+/// As messages name it (`open()`).
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Call::Open => "open()",
+            Call::OpenAt => "openat()",
+            Call::Stat => "stat()",
+            Call::Fstat => "fstat()",
+            Call::Lstat => "lstat()",
+            Call::OpenDir => "opendir()",
+            Call::ReadDir => "readdir()",
+            Call::Pool => "thread pool",
+        })
+    }
+}
+
+/// What went wrong: nginx's `of.failed` and `of.err`. Small, as each file that is found passes through where
+/// this might be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// The system call, as messages name it (`open()`).
-    pub call: &'static str,
+    /// The system call.
+    pub call: Call,
     /// Why.
     pub code: Code,
 }
 
 impl Failed {
     /// The thread pool did not do it; the pool's overflow is logged on its own.
-    pub const POOL: Failed = Failed { call: "thread pool", code: Code::CANCELED };
+    pub const POOL: Failed = Failed { call: Call::Pool, code: Code::CANCELED };
 
     /// Whether there is no such file (`ENOENT`, `ENOTDIR`, `ENAMETOOLONG`).
     pub fn is_missing(&self) -> bool {
@@ -265,7 +297,7 @@ pub fn look(path: &[u8], links: Links) -> Result<Stat, Failed> {
     if links == Links::Follow {
         return match stat(path) {
             Ok(stat) => Ok(Stat::of(&stat)),
-            Err(code) => Err(Failed { call: "stat()", code: no_nul(code) }),
+            Err(code) => Err(Failed { call: Call::Stat, code: no_nul(code) }),
         };
     }
     describe(open_checked(path, links, OFlags::RDONLY | OFlags::NONBLOCK)?)
@@ -308,6 +340,8 @@ pub fn contents(fd: BorrowedFd<'_>, stat: &Stat) -> Option<Bytes> {
 /// A file in memory with these contents, one after the other; `None`: it cannot be had, and need not be.
 pub fn in_memory(contents: &[&[u8]]) -> Option<OwnedFd> {
     let fd = memfd_create("forebay contents", MemfdFlags::CLOEXEC).ok()?;
+    // Nobody asks when it was read last; a thirtieth of what sending some pages takes.
+    let _ = fcntl_setfl(&fd, OFlags::NOATIME);
     for mut piece in contents.iter().copied() {
         while !piece.is_empty() {
             match rustix::io::write(&fd, piece) {
@@ -324,7 +358,7 @@ pub fn in_memory(contents: &[&[u8]]) -> Option<OwnedFd> {
 fn describe(fd: impl AsFd) -> Result<Stat, Failed> {
     match fstat(fd) {
         Ok(stat) => Ok(Stat::of(&stat)),
-        Err(code) => Err(Failed { call: "fstat()", code }),
+        Err(code) => Err(Failed { call: Call::Fstat, code }),
     }
 }
 
@@ -342,18 +376,18 @@ pub fn open_checked(path: &[u8], links: Links, flags: OFlags) -> Result<OwnedFd,
     let (from, same_owner) = match links {
         Links::Follow => {
             let opened = openat(CWD, path, flags, CREATED);
-            return opened.map_err(|code| Failed { call: "open()", code: no_nul(code) });
+            return opened.map_err(|code| Failed { call: Call::Open, code: no_nul(code) });
         }
         Links::Refuse { from } => (from, false),
         Links::SameOwner { from } => (from, true),
     };
-    let failed = |code| Failed { call: "openat()", code: no_nul(code) };
+    let failed = |code| Failed { call: Call::OpenAt, code: no_nul(code) };
     let search = OFlags::PATH | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let (mut at, mut rest) = match from {
         0 => (openat(CWD, "/", search, Mode::empty()).map_err(failed)?, path),
         from => {
             let base = openat(CWD, &path[..from], search, Mode::empty());
-            (base.map_err(|code| Failed { call: "open()", code: no_nul(code) })?, &path[from..])
+            (base.map_err(|code| Failed { call: Call::Open, code: no_nul(code) })?, &path[from..])
         }
     };
     while let Some(slash) = memchr::memchr(b'/', rest) {

@@ -311,7 +311,7 @@ fn symbolic_links_are_refused_as_told() {
     let all = under(&dir, "disable_symlinks on;");
     assert_eq!(text(file(&all, &plain)), "a");
     let refused = now(open(&all, link)).err().expect("refused");
-    assert_eq!((refused.call, refused.is_link()), ("openat()", true));
+    assert_eq!((refused.call, refused.is_link()), (Call::OpenAt, true));
     // O_DIRECTORY sees the link before O_NOFOLLOW does: nginx answers 404 here as well.
     assert!(now(open(&all, through)).is_err());
     let from = under(&dir, &format!("disable_symlinks on from={}/dir;", root.display()));

@@ -23,7 +23,7 @@ use super::{charset::pages_are_utf8, static_files::refuse};
 use crate::{
     body::Body,
     client::Client,
-    files::{self, Failed},
+    files::{self, Call, Failed},
     handler::{Flow, Handler},
     inherit,
     module::{self, ANY, Builder, Directive, Module, set},
@@ -241,11 +241,11 @@ impl Problem {
 fn read(path: &[u8]) -> Result<Entries, Problem> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = openat(CWD, path, flags, Mode::empty()).and_then(rustix::fs::Dir::new);
-    let dir = open.map_err(|code| Problem::Open(Failed { call: "opendir()", code }))?;
+    let dir = open.map_err(|code| Problem::Open(Failed { call: Call::OpenDir, code }))?;
     let mut entries = Entries { listed: Vec::new(), skipped: Vec::new() };
     for item in dir {
-        let item =
-            item.map_err(|code| Problem::Read(path.to_vec(), Failed { call: "readdir()", code }))?;
+        let item = item
+            .map_err(|code| Problem::Read(path.to_vec(), Failed { call: Call::ReadDir, code }))?;
         let name = item.file_name().to_bytes();
         if name.starts_with(b".") {
             continue;
@@ -256,7 +256,7 @@ fn read(path: &[u8]) -> Result<Entries, Problem> {
                 let name = name.into();
                 entries.listed.push(Entry { name, file_type, size, modified });
             }
-            Err(failed) if failed.code == Code::ACCESS && failed.call == "stat()" => {
+            Err(failed) if failed.code == Code::ACCESS && failed.call == Call::Stat => {
                 entries.skipped.push((full, failed));
             }
             Err(failed) => return Err(Problem::Read(full, failed)),
@@ -274,9 +274,9 @@ fn describe(path: &[u8]) -> Result<(FileType, u64, i64), Failed> {
     let path = OsStr::from_bytes(path);
     let found = match stat(path) {
         Err(Code::NOENT | Code::LOOP) => {
-            lstat(path).map_err(|code| Failed { call: "lstat()", code })?
+            lstat(path).map_err(|code| Failed { call: Call::Lstat, code })?
         }
-        found => found.map_err(|code| Failed { call: "stat()", code })?,
+        found => found.map_err(|code| Failed { call: Call::Stat, code })?,
     };
     let size = u64::try_from(found.st_size).unwrap_or(0);
     Ok((FileType::from_raw_mode(found.st_mode), size, found.st_mtime))

@@ -19,7 +19,7 @@ use rustix::{
 use super::static_files::refuse;
 use crate::{
     client::Client,
-    files::{self, Failed},
+    files::{self, Call, Failed},
     handler::{Flow, Handler},
     inherit,
     module::{self, Builder, Directive, Module, set},
@@ -103,7 +103,7 @@ async fn choose<'f>(r: &mut Request) -> Flow<'f> {
 
 fn report<'f>(r: &Request, path: &[u8], failed: Failed) -> Flow<'f> {
     let (severity, status) = match failed.code {
-        _ if failed.call != "opendir()" => (Severity::Crit, 500),
+        _ if failed.call != Call::OpenDir => (Severity::Crit, 500),
         _ if failed.is_missing() => (Severity::Error, 404),
         Errno::ACCESS => (Severity::Error, 403),
         _ => (Severity::Crit, 500),
@@ -116,10 +116,10 @@ fn report<'f>(r: &Request, path: &[u8], failed: Failed) -> Flow<'f> {
 fn read(path: &[u8]) -> Result<Vec<Box<[u8]>>, Failed> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = openat(CWD, path, flags, Mode::empty()).and_then(rustix::fs::Dir::new);
-    let dir = open.map_err(|code| Failed { call: "opendir()", code })?;
+    let dir = open.map_err(|code| Failed { call: Call::OpenDir, code })?;
     let mut names = Vec::new();
     for item in dir {
-        let item = item.map_err(|code| Failed { call: "readdir()", code })?;
+        let item = item.map_err(|code| Failed { call: Call::ReadDir, code })?;
         let name = item.file_name().to_bytes();
         if name.starts_with(b".") {
             continue;

@@ -59,27 +59,37 @@ impl Origin {
     /// The response is over, and this remains of it.
     pub fn finish(self, group: &Group, state: &State, remains: Remains) {
         let Origin { link, lease, mut selection, reusable } = self;
-        let session = match remains {
-            Remains::Nothing => Some(None),
-            Remains::Session(session) => Some(Some(session)),
-            Remains::Spent => None,
-        };
-        if let Some(session) = session.filter(|_| reusable)
-            && let Some(pool) = group.pool()
-        {
-            let connection = Connection { stream: link.stream, session };
-            let mut kept = Kept::new(connection, link.tag, link.made_ms);
-            kept.requests = link.requests + 1;
-            kept.owner = link.owner;
-            pool.keep(&group.settings.keepalive, lease.peer(), kept, clock::now_ms());
-        }
-        let timings = state.with(|attempt| Timings {
-            connect_ms: attempt.connect_ms,
-            header_ms: attempt.header_ms,
-            response_ms: attempt.response_ms,
-        });
-        lease.finish(&mut selection, Outcome::Good, timings);
+        finish(group, state, (link, lease, remains, reusable), &mut selection);
     }
+}
+
+/// A response is over: its connection goes to those that are kept, if it is reusable.
+pub fn finish(
+    group: &Group,
+    state: &State,
+    (link, lease, remains, reusable): (Link, Lease, Remains, bool),
+    selection: &mut Selection,
+) {
+    let session = match remains {
+        Remains::Nothing => Some(None),
+        Remains::Session(session) => Some(Some(session)),
+        Remains::Spent => None,
+    };
+    if let Some(session) = session.filter(|_| reusable)
+        && let Some(pool) = group.pool()
+    {
+        let connection = Connection { stream: link.stream, session };
+        let mut kept = Kept::new(connection, link.tag, link.made_ms);
+        kept.requests = link.requests + 1;
+        kept.owner = link.owner;
+        pool.keep(&group.settings.keepalive, lease.peer(), kept, clock::now_ms());
+    }
+    let timings = state.with(|attempt| Timings {
+        connect_ms: attempt.connect_ms,
+        header_ms: attempt.header_ms,
+        response_ms: attempt.response_ms,
+    });
+    lease.finish(selection, Outcome::Good, timings);
 }
 
 /// Something that may be read ahead of a client whose socket is full.

@@ -66,7 +66,7 @@ pub struct Link {
     pub owner: ntlm::Owned,
 }
 
-/// A response of which the head is there.
+/// A response of which the head is there. It stays in its box: moving it costs more.
 struct Arrived<C> {
     link: Link,
     codec: C,
@@ -76,7 +76,7 @@ struct Arrived<C> {
     body_at: usize,
     /// Whether the request was sent whole: else the connection is not used again.
     request_sent: bool,
-    /// What sends the rest of it, where that goes on; apart, as it seldom does and all this is moved.
+    /// What sends the rest of it, where that goes on.
     sender: Option<Box<Sender<'static>>>,
 }
 
@@ -146,7 +146,7 @@ async fn ask_servers<P: Protocol>(
     client: &mut dyn Client,
     group: &Group,
     selection: &mut Selection,
-) -> Result<(Arrived<P::Codec>, Lease), u16> {
+) -> Result<(Box<Arrived<P::Codec>>, Lease), u16> {
     loop {
         let lease = match group.pick(selection, clock::now_ms()) {
             Pick::Peer(lease) => lease,
@@ -272,7 +272,7 @@ impl<P: Protocol> Exchange<'_, P> {
         r: &Request,
         client: &mut dyn Client,
         lease: &Lease,
-    ) -> Result<Arrived<P::Codec>, Failure> {
+    ) -> Result<Box<Arrived<P::Codec>>, Failure> {
         if !self.protocol.allows(r) {
             let text =
                 format_args!("access to upstream server denied while connecting to upstream");
@@ -308,11 +308,19 @@ impl<P: Protocol> Exchange<'_, P> {
     }
 
     /// A connection that is an answer by itself.
-    fn opened(&self, r: &Request, link: Link) -> Arrived<P::Codec> {
+    fn opened(&self, r: &Request, link: Link) -> Box<Arrived<P::Codec>> {
         let codec = self.protocol.codec(r, self.job, r.upstream.take_head());
         let framing = ResponseFraming { upgrade: true, ..ResponseFraming::default() };
         let buf = Vec::new();
-        Arrived { link, codec, framing, buf, body_at: 0, request_sent: true, sender: None }
+        Box::new(Arrived {
+            link,
+            codec,
+            framing,
+            buf,
+            body_at: 0,
+            request_sent: true,
+            sender: None,
+        })
     }
 
     /// A connection that is kept for this server, and still quiet.
@@ -420,7 +428,7 @@ impl<P: Protocol> Exchange<'_, P> {
         mut link: Link,
         reused: bool,
         was_sent: &mut bool,
-    ) -> Result<Arrived<P::Codec>, Option<Failure>> {
+    ) -> Result<Box<Arrived<P::Codec>>, Option<Failure>> {
         let settings = self.protocol.settings();
         let core = &r.location().core;
         let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
@@ -497,7 +505,8 @@ impl<P: Protocol> Exchange<'_, P> {
                 let goes_on = codec.goes_on() || !request_sent && reading.broken.is_none();
                 let sender = goes_on.then(|| Box::new(sender.detach(client)));
                 let buf = reading.buf;
-                return Ok(Arrived { link, codec, framing, buf, body_at, request_sent, sender });
+                let arrived = Arrived { link, codec, framing, buf, body_at, request_sent, sender };
+                return Ok(Box::new(arrived));
             }
             Came::End | Came::Broken(_) if stale => {
                 r.upstream.with(|attempt| (attempt.sent, attempt.received) = (0, 0));
@@ -588,28 +597,31 @@ impl<P: Protocol> Exchange<'_, P> {
     }
 
     /// Makes the response of what has arrived.
+    #[expect(clippy::boxed_local, reason = "to take it out of its box is to move it")]
     fn answer<'f>(
-        self,
+        &mut self,
         r: &mut Request,
-        arrived: Arrived<P::Codec>,
+        mut arrived: Box<Arrived<P::Codec>>,
         lease: Lease,
-        selection: Selection,
+        mut selection: Selection,
     ) -> Flow<'f> {
-        let Arrived { link, mut codec, framing, mut buf, body_at, request_sent, sender } = arrived;
+        let (framing, body_at, request_sent) =
+            (arrived.framing, arrived.body_at, arrived.request_sent);
         let settings = self.protocol.settings();
-        let status = codec.head().status;
+        let status = arrived.codec.head().status;
         r.main.doing.set(" while sending to client");
         r.upstream.with(|attempt| {
             attempt.status = status;
             attempt.header_ms = Some(attempt.elapsed_ms());
         });
-        let sent = request_sent || sender.is_some();
+        let sent = request_sent || arrived.sender.is_some();
         let reusable = framing.keep_alive && sent && self.protocol.keeps(self.job);
         if framing.upgrade {
-            return self.answer_upgrade(r, codec, framing, link, lease, selection, (buf, body_at));
+            return self.answer_upgrade(r, *arrived, lease, selection);
         }
+        let mut buf = std::mem::take(&mut arrived.buf);
         let came = (buf.len() - body_at) as u64;
-        let decoded = codec.decode(&mut buf, body_at);
+        let decoded = arrived.codec.decode(&mut buf, body_at);
         // A head that stays while its body comes is copied: the buffer is the body's.
         let whole = decoded.done;
         let (head_bytes, data, rest) = if whole {
@@ -618,7 +630,7 @@ impl<P: Protocol> Exchange<'_, P> {
         } else {
             (Bytes::copy_from_slice(&buf[..body_at]), Bytes::new(), buf)
         };
-        let mut head = codec.take_head();
+        let mut head = arrived.codec.take_head();
         head::drop_repeated(r, &mut head, &head_bytes);
         let verdict = head::apply(self.protocol, r, self.job, &head, &head_bytes, &framing);
         r.upstream.keep_head(head, head_bytes);
@@ -627,9 +639,8 @@ impl<P: Protocol> Exchange<'_, P> {
             r.limit_rate = Some(0);
         }
         self.bind(r, &verdict, &lease, &selection, whole);
-        let origin = Origin { link, lease, selection, reusable };
         if whole {
-            let more = decoded.left_over;
+            let (codec, more) = (&mut arrived.codec, decoded.left_over);
             let left_over = codec.left_over().filter(|_| more > 0);
             let (trailers, clean) = (codec.take_trailers(), request_sent && more == 0);
             let remains = if clean { codec.release() } else { Remains::Spent };
@@ -639,28 +650,32 @@ impl<P: Protocol> Exchange<'_, P> {
                 ResponseBody::Chunked => came,
                 _ => (data.len() + more) as u64,
             };
-            let data = (data, came);
-            return self.answer_whole(r, verdict, (origin, remains), data, trailers, left_over);
+            tell_whole(r, &verdict, came, left_over);
+            let group = self.protocol.group(self.job).group();
+            let over = (arrived.link, lease, remains, reusable);
+            body::finish(group, &r.upstream, over, &mut selection);
+            return self.answer_whole(r, verdict, data, trailers);
         }
         let buffered = match verdict {
             Verdict::Respond { buffered } => buffered,
             Verdict::Instead(flow) => {
                 // What is left of the body is not worth reading.
-                drop(origin);
+                drop((arrived.link, lease));
                 r.upstream.with(|attempt| attempt.response_ms = Some(attempt.elapsed_ms()));
                 return flow.into_flow();
             }
         };
         r.fit_input();
         let group = self.protocol.group(self.job).clone();
+        let origin = Origin { link: arrived.link, lease, selection, reusable };
         let inflow = Inflow::new(
-            codec,
-            (origin, sender),
+            arrived.codec,
+            (origin, arrived.sender),
             group,
             settings,
             buffered,
             r,
-            self.timer,
+            std::mem::take(&mut self.timer),
             rest,
             body_at,
             decoded,
@@ -674,17 +689,14 @@ impl<P: Protocol> Exchange<'_, P> {
     }
 
     /// The response is the last: from now on, the connection is a tunnel.
-    #[allow(clippy::too_many_arguments)]
     fn answer_upgrade<'f>(
-        self,
+        &self,
         r: &mut Request,
-        mut codec: P::Codec,
-        framing: ResponseFraming,
-        link: Link,
+        arrived: Arrived<P::Codec>,
         lease: Lease,
         selection: Selection,
-        (buf, body_at): (Vec<u8>, usize),
     ) -> Flow<'f> {
+        let Arrived { link, mut codec, framing, buf, body_at, .. } = arrived;
         let (head, bytes) = (codec.take_head(), Bytes::copy_from_slice(&buf[..body_at]));
         let early = buf[body_at..].to_vec();
         buffers::give_back(buf);
@@ -742,30 +754,14 @@ impl<P: Protocol> Exchange<'_, P> {
         }
     }
 
-    /// The response is complete, `came` bytes with its framing: the connection is free before the client
-    /// has got a byte.
-    #[allow(clippy::too_many_arguments)]
+    /// All of the response is there, and its connection is free before the client has got a byte.
     fn answer_whole<'f>(
-        self,
+        &self,
         r: &mut Request,
         verdict: Verdict,
-        (origin, remains): (Origin, Remains),
-        (data, came): (Bytes, u64),
+        data: Bytes,
         trailers: Vec<crate::response::Field>,
-        left_over: Option<String>,
     ) -> Flow<'f> {
-        // What nobody is shown was not read, as nginx sees it.
-        let shown = matches!(verdict, Verdict::Respond { .. });
-        let length = if shown { came } else { 0 };
-        r.upstream.with(|attempt| {
-            attempt.response_ms = Some(attempt.elapsed_ms());
-            attempt.response_length = length;
-            attempt.is_passed_on = shown;
-        });
-        if let Some(text) = left_over {
-            r.log_error(Severity::Warn, format_args!("{text}"));
-        }
-        origin.finish(self.protocol.group(self.job).group(), &r.upstream, remains);
         if !trailers.is_empty() {
             if self.protocol.settings().pass_trailers {
                 r.response.trailers.extend(trailers.iter().cloned());
@@ -779,6 +775,20 @@ impl<P: Protocol> Exchange<'_, P> {
                 Flow::Done
             }
         }
+    }
+}
+
+/// The response is complete, `came` bytes with its framing.
+fn tell_whole(r: &Request, verdict: &Verdict, came: u64, left_over: Option<String>) {
+    // What nobody is shown was not read, as nginx sees it.
+    let shown = matches!(verdict, Verdict::Respond { .. });
+    r.upstream.with(|attempt| {
+        attempt.response_ms = Some(attempt.elapsed_ms());
+        attempt.response_length = if shown { came } else { 0 };
+        attempt.is_passed_on = shown;
+    });
+    if let Some(text) = left_over {
+        r.log_error(Severity::Warn, format_args!("{text}"));
     }
 }
 

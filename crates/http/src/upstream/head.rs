@@ -296,7 +296,26 @@ fn slice(span: forebay_wire::Span, bytes: &Bytes) -> Bytes {
 }
 
 fn owned(field: &ResponseField, bytes: &Bytes) -> Field {
-    Field { name: slice(field.name, bytes), value: slice(field.value, bytes) }
+    Field { name: name(field, bytes), value: slice(field.value, bytes) }
+}
+
+/// A name as it came. What comes with nearly every response, in the case that it always has, is text of our
+/// own: no reference to be counted.
+fn name(field: &ResponseField, bytes: &Bytes) -> Bytes {
+    let usual: &'static [u8] = match field.id {
+        Id::LastModified => b"Last-Modified",
+        Id::ETag => b"ETag",
+        Id::AcceptRanges => b"Accept-Ranges",
+        Id::CacheControl => b"Cache-Control",
+        Id::SetCookie => b"Set-Cookie",
+        Id::Expires => b"Expires",
+        Id::Vary => b"Vary",
+        _ => b"",
+    };
+    match field.name.of(bytes) == usual {
+        true => Bytes::from_static(usual),
+        false => slice(field.name, bytes),
+    }
 }
 
 /// The fields that the client gets, in order.
@@ -354,7 +373,7 @@ fn pass<P: Protocol>(
                         r.response.location = Some(value.into());
                         continue;
                     }
-                    let name = slice(field.name, bytes);
+                    let name = name(field, bytes);
                     r.response.fields.push(Field { name, value: value.into() });
                     continue;
                 }
@@ -373,7 +392,6 @@ fn content_type(r: &mut Request, value: Bytes) {
     if value.is_empty() {
         return;
     }
-    let (mut kind, mut charset) = (value.clone(), None);
     let mut at = 0;
     while let Some(len) = memchr::memchr(b';', &value[at..]) {
         let semicolon = at + len;
@@ -392,12 +410,13 @@ fn content_type(r: &mut Request, value: Bytes) {
         if end > start && value[end - 1] == b'"' {
             end -= 1;
         }
-        kind = value.slice(..semicolon);
-        charset = Some(value.slice(start..end));
-        break;
+        let charset = value.slice(start..end);
+        let response = &mut r.response;
+        response.content_type = Some(value.slice(..semicolon));
+        response.charset = Some(charset.clone());
+        response.content_type_text = Some((charset, value));
+        return;
     }
-    let response = &mut r.response;
-    response.content_type = Some(kind);
-    response.content_type_text = charset.clone().map(|charset| (charset, value));
-    response.charset = charset;
+    r.response.content_type = Some(value);
+    (r.response.content_type_text, r.response.charset) = (None, None);
 }

@@ -144,6 +144,7 @@ impl<'a> Sender<'a> {
             }
         }
         let empty = sender.rest.is_empty() && sender.body.is_over();
+        sender.ended = empty && !sender.framed;
         if let Some(head) = codec.open(sender.head, empty) {
             sender.head = &[];
             sender.ended = empty;

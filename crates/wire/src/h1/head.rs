@@ -151,11 +151,28 @@ impl Head {
 
     /// Empties it, keeping its memory.
     pub(crate) fn clear(&mut self) {
-        let (mut headers, mut skipped) =
-            (std::mem::take(&mut self.headers), std::mem::take(&mut self.skipped));
+        let Head {
+            method,
+            method_span,
+            target,
+            uri,
+            schema,
+            host,
+            port,
+            uri_flags,
+            version,
+            protocol,
+            request_line,
+            headers,
+            skipped,
+            refused,
+        } = self;
+        // One by one: a new head would be made elsewhere and moved here.
+        (*method, *version, *uri_flags) = Default::default();
+        (*method_span, *target, *uri, *request_line) = Default::default();
+        (*schema, *host, *port, *protocol, *refused) = Default::default();
         headers.clear();
         skipped.clear();
-        *self = Head { headers, skipped, ..Head::default() };
     }
 }
 
@@ -265,9 +282,8 @@ impl Parser {
                 Phase::Value { invalid, colon } => self.value(buf, opts, invalid, colon)?,
             };
             match step {
-                Step::Next(phase) => self.phase = phase,
-                Step::Host(phase) => {
-                    self.phase = phase;
+                Step::Next => {}
+                Step::Host => {
                     self.stops_at_host = false;
                     return Ok(None);
                 }
@@ -301,9 +317,9 @@ impl Parser {
             Ok(true) if self.head.version == Version::Http09 => Ok(Step::End),
             Ok(true) => {
                 self.line_start = self.pos;
-                let next = Phase::Name { invalid: false };
+                self.phase = Phase::Name { invalid: false };
                 let stops = self.stops_at_host && self.head.host.is_some();
-                Ok(if stops { Step::Host(next) } else { Step::Next(next) })
+                Ok(if stops { Step::Host } else { Step::Next })
             }
         }
     }
@@ -345,7 +361,8 @@ impl Parser {
                 NameByte::Colon => {
                     let colon = self.pos;
                     self.pos += 1;
-                    return Ok(Step::Next(Phase::Value { invalid, colon }));
+                    self.phase = Phase::Value { invalid, colon };
+                    return self.value(buf, opts, invalid, colon);
                 }
                 NameByte::Refused => return Err(self.refuse(self.pos, self.pos, opts)),
             }
@@ -397,9 +414,9 @@ impl Parser {
         self.fit(self.pos, false, opts)?;
         self.push(buf, opts, invalid, colon, end)?;
         self.line_start = self.pos;
-        let next = Phase::Name { invalid: false };
+        self.phase = Phase::Name { invalid: false };
         let stops = self.stops_at_host && self.head.headers.last().is_some_and(Field::is_host);
-        Ok(if stops { Step::Host(next) } else { Step::Next(next) })
+        Ok(if stops { Step::Host } else { Step::Next })
     }
 
     fn push(
@@ -475,8 +492,10 @@ impl Parser {
 
 /// What a phase came to.
 enum Step {
-    Next(Phase),
-    Host(Phase),
+    /// The next one follows.
+    Next,
+    /// The same, and the host has been read.
+    Host,
     More,
     End,
 }

@@ -502,7 +502,7 @@ impl<S: Speech> Handing<S> {
 
     fn parts<'a>(&'a self, job: &'a Job) -> Parts<'a> {
         let (url, group, computed) = match (&*self.pass, &job.own) {
-            (_, Some((group, url))) => (url, group, true),
+            (_, Some(own)) => (&own.1, &own.0, true),
             (Pass::Fixed { group, url, .. }, None) => (url, group, false),
             (Pass::Computed(_), None) => unreachable!("worked out in prepare()"),
         };
@@ -528,14 +528,14 @@ fn tag(b: &Builder<'_, '_, '_>, pass: &Pass) -> u64 {
     hasher.finish()
 }
 
-/// What is worked out for a request.
+/// What is worked out for a request; small, as it is moved.
 struct Job {
     /// Where it goes, if that takes variables.
-    own: Option<(GroupRef, Url)>,
+    own: Option<Box<(GroupRef, Url)>>,
     /// Whether it is a HEAD for the upstream.
     head: bool,
     /// Whom TLS is spoken to, if it is.
-    identity: Option<Identity>,
+    identity: Option<Box<Identity>>,
     /// Whether the head says `Connection: close`.
     closes: Cell<bool>,
 }
@@ -561,13 +561,15 @@ impl<S: Speech> Protocol for Handing<S> {
     async fn prepare(&self, r: &mut Request) -> Result<Job, u16> {
         let own = match &*self.pass {
             Pass::Fixed { .. } => None,
-            Pass::Computed(template) => Some(pass::evaluate(r, template, &self.resolver).await?),
+            Pass::Computed(template) => {
+                Some(Box::new(pass::evaluate(r, template, &self.resolver).await?))
+            }
         };
         let closes = Cell::new(false);
         let mut job = Job { own, head: false, identity: None, closes };
         let parts = self.parts(&job);
         job.identity = match &self.tls {
-            Some(tls) if parts.url.tls => Some(tls.identify(r, &parts.url.host)),
+            Some(tls) if parts.url.tls => Some(Box::new(tls.identify(r, &parts.url.host))),
             _ => None,
         };
         let mut scratch = Vec::new();
@@ -588,13 +590,14 @@ impl<S: Speech> Protocol for Handing<S> {
 
     fn group<'a>(&'a self, job: &'a Job) -> &'a GroupRef {
         match (&*self.pass, &job.own) {
-            (_, Some((group, _))) | (Pass::Fixed { group, .. }, None) => group,
+            (_, Some(own)) => &own.0,
+            (Pass::Fixed { group, .. }, None) => group,
             (Pass::Computed(_), None) => unreachable!("worked out in prepare()"),
         }
     }
 
     fn tls<'a>(&'a self, job: &'a Job) -> Option<(&'a Secure, &'a Identity)> {
-        Some((self.tls.as_deref()?, job.identity.as_ref()?))
+        Some((self.tls.as_deref()?, job.identity.as_deref()?))
     }
 
     fn scheme(&self, job: &Job) -> &'static str {
