@@ -175,7 +175,7 @@ fn contenders(plan: &Plan, row: &Row) -> Vec<Who> {
         return vec![only];
     }
     let mut who = vec![Who::Nginx, Who::Forebay];
-    if row.setting == Setting::Proxy && row.load == Load::Requests && plan.haproxy.is_some() {
+    if row.suits_haproxy() && plan.haproxy.is_some() {
         who.push(Who::Haproxy);
     }
     if plan.floor && row.has_floor() {

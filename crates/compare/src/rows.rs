@@ -103,6 +103,13 @@ pub struct Row {
 }
 
 impl Row {
+    /// Whether HAProxy is given the same work.
+    pub fn suits_haproxy(&self) -> bool {
+        self.setting == Setting::Proxy
+            && self.load == Load::Requests
+            && !self.headers.contains(&TAKES_GZIP)
+    }
+
     /// Whether a request is a fixed number of the plainest system calls, and the answer leaves in one.
     pub fn has_floor(&self) -> bool {
         ["return", "612-cached", "10k-cached", "close", "proxy-small", "proxy-close"]
@@ -151,6 +158,8 @@ const fn http2(
     Row { name, what, path: "/612.html", headers: &[], body: 0, setting, load, target }
 }
 
+const TAKES_GZIP: &str = "Accept-Encoding: gzip";
+
 /// Every row.
 pub const ROWS: &[Row] = &[
     requests("return", "return 200", "/return", &[], Target::CpuRatio(1.05)),
@@ -181,9 +190,9 @@ pub const ROWS: &[Row] = &[
     ),
     requests(
         "gzip",
-        "gzip of 16 kB",
+        "gzip of a file of 16 kB",
         "/gzip/16k.html",
-        &["Accept-Encoding: gzip"],
+        &[TAKES_GZIP],
         Target::CpuRatio(1.3),
     ),
     requests("log", "612 bytes, access log", "/log/612.html", &[], Target::CpuRatio(1.3)),
@@ -225,6 +234,16 @@ pub const ROWS: &[Row] = &[
         Load::Requests,
         Target::CpuRatios { nginx: 1.3, haproxy: 1.5 },
     ),
+    Row {
+        headers: &[TAKES_GZIP],
+        ..proxied(
+            "proxy-gzip",
+            "proxy of 16 kB, compressed each time",
+            "/gzip/16k.html",
+            Load::Requests,
+            Target::None,
+        )
+    },
     proxied("proxy-64k", "proxy of 64 kB", "/64k.html", Load::Requests, Target::CpuRatio(1.1)),
     Row {
         body: 64_000,
