@@ -16,6 +16,9 @@ use crate::load;
 use crate::measure::{self, Plan};
 use crate::rows::Row;
 
+/// How often a row is tried.
+const TRIES: u32 = 3;
+
 /// What one row left.
 struct Part {
     path: PathBuf,
@@ -40,7 +43,7 @@ pub fn run(mut plan: Plan, rows: &[&Row]) -> Result<(), String> {
     let mut parts = Vec::new();
     for row in rows {
         println!("{}: {}", row.name, row.what);
-        measure::measure(&plan, row, &mut |_| {}).map_err(|e| format!("{}: {e}", row.name))?;
+        put_under_load(&plan, row)?;
         let path = work.join(format!("{}.profdata", row.name));
         let found = collect(&raw)?;
         merge(&profdata, found.iter().map(|file| file.display().to_string()), &path)?;
@@ -58,6 +61,18 @@ pub fn run(mut plan: Plan, rows: &[&Row]) -> Result<(), String> {
     fs::write(out.join("rustc-version"), version).map_err(|e| e.to_string())?;
     name(build::workspace())?;
     println!("{}: of {} rows", out.join("forebay.profdata").display(), parts.len());
+    Ok(())
+}
+
+/// A row of many is not to cost all the others: a machine that is busy elsewhere may answer the next time.
+fn put_under_load(plan: &Plan, row: &Row) -> Result<(), String> {
+    for left in (0..TRIES).rev() {
+        match measure::measure(plan, row, &mut |_| {}) {
+            Ok(_) => break,
+            Err(error) if left == 0 => return Err(format!("{}: {error}", row.name)),
+            Err(error) => println!("{}: again, as: {error}", row.name),
+        }
+    }
     Ok(())
 }
 
