@@ -339,7 +339,14 @@ impl Source for Replaced {
                     }
                 }
                 Some(Ok(Piece::Flush)) => return Poll::Ready(Some(Ok(Chunk::Flush))),
-                Some(Ok(Piece::Nested(child))) => self.out.push_back(Chunk::Nested(child)),
+                Some(Ok(Piece::Nested(child))) => {
+                    // What stands behind a body is no part of its text (`last_in_chain`).
+                    let rest = self.replacer.finish();
+                    if !rest.is_empty() {
+                        self.out.push_back(Chunk::Bytes(rest));
+                    }
+                    self.out.push_back(Chunk::Nested(child));
+                }
                 Some(Err(fault)) => return Poll::Ready(Some(Err(fault))),
                 None => {
                     let rest = self.replacer.finish();
