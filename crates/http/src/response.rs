@@ -3,7 +3,7 @@
 //! Answers nginx's `headers_out`. The fields that [`Response`] types are written first, in nginx's
 //! order (`h1::head`); the list follows, in the order in which it was filled.
 
-use std::{fmt, rc::Rc};
+use std::{fmt, mem, rc::Rc};
 
 use bytes::Bytes;
 
@@ -109,6 +109,8 @@ pub struct Response {
     pub late_trailers: LateTrailers,
     /// Whether byte ranges of this body may be asked for (nginx's `allow_ranges`).
     pub allow_ranges: bool,
+    /// Whether the list has another server's `Accept-Ranges`, before what is added to it.
+    pub has_accept_ranges: bool,
     /// Whether only one range is answered (nginx's `single_range`).
     pub single_range: bool,
     /// Whether conditions (`If-Modified-Since`) were another server's to look at (nginx's
@@ -156,6 +158,7 @@ impl Response {
             fields,
             trailers,
             allow_ranges,
+            has_accept_ranges,
             single_range,
             not_modified_off,
             coding_is_added,
@@ -177,6 +180,7 @@ impl Response {
         (*content_type_text, *override_charset, *reason) = (None, None, None);
         for flag in [
             allow_ranges,
+            has_accept_ranges,
             single_range,
             not_modified_off,
             coding_is_added,
@@ -265,6 +269,12 @@ impl Response {
 
     /// Ranges do not hold; what `add_header` says of them stays (nginx's `ngx_http_clear_accept_ranges`).
     pub fn forget_accept_ranges(&mut self) {
+        if mem::take(&mut self.has_accept_ranges) {
+            let is_it = |field: &Field| field.name.eq_ignore_ascii_case(b"accept-ranges");
+            if let Some(at) = self.fields.iter().position(is_it) {
+                self.fields.remove(at);
+            }
+        }
         let ours = |field: &Field| field.value == "bytes" && field.name == "Accept-Ranges";
         self.fields.retain(|field| !ours(field));
     }

@@ -255,7 +255,11 @@ fn redirect<P: Protocol>(
             }
             Id::SetCookie => protocol.rewrite(r, job, field.id, field.value.of(bytes)),
             Id::AcceptRanges if protocol.settings().force_ranges => continue,
-            Id::ContentDisposition | Id::CacheControl | Id::Expires | Id::AcceptRanges => None,
+            Id::AcceptRanges => {
+                r.response.has_accept_ranges = true;
+                None
+            }
+            Id::ContentDisposition | Id::CacheControl | Id::Expires => None,
             _ => continue,
         };
         let kept = owned(field, bytes);
@@ -378,6 +382,7 @@ fn pass<P: Protocol>(
                     continue;
                 }
             }
+            Id::AcceptRanges => r.response.has_accept_ranges = true,
             // It stays in the list as it came; modules ask for the time.
             Id::LastModified => r.response.last_modified = parse_http_time(field.value.of(bytes)),
             _ => {}
