@@ -403,6 +403,16 @@ fn enter(plan: &Plan, r: &mut Request, id: LocId) {
     {
         r.location = *other;
     }
+    let core = &plan.location(r.location).core;
+    if core.keepalive_timeout_ms == 0 || r.connection.requests.get() >= core.keepalive_requests {
+        // Wherever it leads from here.
+        end_connection(r);
+    }
+}
+
+#[cold]
+fn end_connection(r: &mut Request) {
+    r.keep_alive &= r.version() == Version::Http2;
 }
 
 fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
