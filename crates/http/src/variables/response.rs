@@ -42,14 +42,16 @@ pub(super) fn register(registry: &mut Registry<Request>) {
         kept && seconds > 0 && put(out, b"timeout=") && put_number(out, seconds)
     });
     registry.kept("sent_http_last_modified", |r, out| {
-        // ngx_http_header_filter forgets that of an error, once it goes out.
-        if r.head_sent > 0 && !matches!(r.response.status, 200 | 206 | 304) {
-            return false;
-        }
+        // ngx_http_header_filter forgets that of an error, once it goes out, if it is a time.
+        let is_error = !matches!(r.response.status, 200 | 206 | 304);
         if let Some(value) = r.response.field("Last-Modified") {
-            return put(out, value);
+            let forgotten = r.head_sent > 0 && is_error && date::parse_http_time(value).is_some();
+            return !forgotten && put(out, value);
         }
-        let Some(modified) = r.response.last_modified else { return false };
+        let Some(modified) = r.response.last_modified.filter(|_| r.head_sent == 0 || !is_error)
+        else {
+            return false;
+        };
         let mut text = [0; 29];
         date::write_http_time(modified, &mut text);
         put(out, &text)
