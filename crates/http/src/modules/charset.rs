@@ -24,6 +24,7 @@ use crate::{
     mime::Types,
     module::{self, ANY, ANY_IF, Builder, Cx, Directive, Module, set},
     request::Request,
+    response::Response,
 };
 
 /// `ngx_http_charset_filter_module`.
@@ -122,8 +123,9 @@ impl Module for Charset {
         }
         let maps = shared.maps();
         // A subrequest in a location without `charset` is recoded to that of its main request.
-        // Another server may name one of those that are known (`X-Accel-Charset`).
-        let named = maps.knows_any() && b.location.sole_content.is_some();
+        // Another server may name one of those that are known (`X-Accel-Charset`), also for what it sends
+        // the request to (`X-Accel-Redirect`).
+        let named = maps.knows_any();
         if charset == Name::Off && (maps.is_empty() || source == Name::Off) && !named {
             return Ok(());
         }
@@ -281,7 +283,7 @@ impl CharsetFilter {
         if self.charset == Name::Off {
             return None;
         }
-        let wanted = match response.charset {
+        let wanted = match own(response) {
             Some(_) => self.overrides,
             None => self.types.has(response.content_type.as_ref()),
         };
@@ -290,15 +292,20 @@ impl CharsetFilter {
 
     /// What the response is in (`ngx_http_source_charset`); `None`: nobody says.
     fn source(&self, r: &Request) -> Option<Bytes> {
-        r.response.charset.clone().or_else(|| value_of(&self.source, r))
+        own(&r.response).cloned().or_else(|| value_of(&self.source, r))
     }
+}
+
+/// The charset that the response has. `charset=` without one says nothing.
+fn own(response: &Response) -> Option<&Bytes> {
+    response.charset.as_ref().filter(|charset| !charset.is_empty())
 }
 
 /// What nginx is at when it sends a head: a response of an upstream it is still reading.
 fn doing(r: &Request) -> &'static str {
-    match r.upstream.asked() {
-        Some(_) => " while reading response header from upstream",
-        None => r.main.doing.get(),
+    match r.upstream.leads() {
+        true => " while reading response header from upstream",
+        false => r.main.doing.get(),
     }
 }
 
