@@ -33,7 +33,9 @@ pub(super) fn register(registry: &mut Registry<Request>) {
         )
     });
     registry.kept("sent_http_content_length", |r, out| {
-        r.response.content_length.is_some_and(|length| put_number(out, length))
+        // What is chunked, as trailers follow, is sent without it.
+        let length = r.response.content_length.filter(|_| !r.response.chunked);
+        length.is_some_and(|length| put_number(out, length))
     });
     registry.kept("sent_http_content_type", sent_content_type);
     registry.kept("sent_http_keep_alive", |r, out| {
