@@ -219,6 +219,7 @@ impl Response {
     /// Forgets what belongs to a body that will not be sent; the list of fields stays, as in nginx.
     ///
     /// DIFFERS(page-forgets-file): nginx keeps the time of the file and that ranges of it may be asked for.
+    /// DIFFERS(page-own-charset): nginx keeps the charset.
     pub fn forget_body(&mut self) {
         self.content_type = None;
         self.charset = None;
