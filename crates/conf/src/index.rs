@@ -38,6 +38,15 @@ impl Index {
         Ok(spec)
     }
 
+    /// What a node that [`Index::resolve`] refuses was meant as, if it has a block and may be known by
+    /// its name: what is in the block can be read then.
+    pub fn refused_block(&self, node: &Node, context: Contexts) -> Option<&Spec> {
+        let specs = self.by_name.get(node.name()).filter(|_| node.block.is_some())?;
+        let mut blocks = specs.iter().filter(|spec| spec.arity.is_block());
+        let here = blocks.clone().find(|spec| spec.contexts.has(context));
+        here.or_else(|| blocks.next())
+    }
+
     /// nginx's error for a name that is not known, with the best suggestion there is.
     pub fn unknown(&self, node: &Node, context: Contexts) -> Error {
         let name = node.name.lossy();

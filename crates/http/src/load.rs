@@ -8,7 +8,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use forebay_conf::{Contexts, Error, Index, Loader, Node};
+use forebay_conf::{Contexts, Error, Index, Loader, Node, Spec};
 use forebay_rt::listen::Addr;
 use forebay_session::log::ErrorLog;
 
@@ -106,27 +106,74 @@ impl Reader<'_, '_, '_, '_> {
     }
 
     fn directive(&mut self, level: LocId, node: &Node, context: Contexts) -> Result<(), Error> {
-        let spec = self.specs.resolve(node, context)?;
+        self.cx.context = context;
+        let spec = match self.specs.resolve(node, context) {
+            Ok(spec) => spec,
+            Err(error) => {
+                self.cx.loader.diags.push(error);
+                if let Some(spec) = self.specs.refused_block(node, context).copied() {
+                    self.refused_directive(level, node, context, &spec);
+                }
+                return Ok(());
+            }
+        };
         let (m, d) = self.by_name[&(spec.name, spec.contexts)];
         let module = &self.modules[m];
-        self.cx.context = context;
         let confs = &mut self.levels[level.index()];
-        if !module.opens(d) {
+        let Some(contexts) = module.inside(d, context) else {
             return module.set(d, confs, node, self.cx);
-        }
+        };
         let child = LocId(self.parents.len() as u32);
         let mut inner = Confs::default();
-        let contexts = module.open(d, confs, node, self.cx, child, &mut inner)?;
+        if let Err(error) = module.open(d, confs, node, self.cx, child, &mut inner) {
+            self.cx.loader.diags.push(error);
+            self.refused_block(level, node, (m, contexts));
+            return Ok(());
+        }
         if inner.find::<core::Conf>().is_none() {
             // The core module names its own levels; any other opens a variant of this one.
             let own = &mut inner.make::<core::Conf>().own;
             let aside = contexts.has(Contexts::UPSTREAM);
             (own.kind, own.span) = (if aside { Kind::Aside } else { Kind::If }, node.span);
         }
+        self.inner_level(level, inner, node, contexts);
+        Ok(())
+    }
+
+    fn inner_level(&mut self, level: LocId, inner: Confs, node: &Node, contexts: Contexts) {
+        let child = LocId(self.parents.len() as u32);
         self.levels.push(inner);
         self.parents.push(level);
         self.block(child, node.children(), contexts);
-        Ok(())
+    }
+
+    /// A directive with a block stands in a wrong place, or has too many arguments, or too few. What is
+    /// wrong inside is told as well.
+    fn refused_directive(&mut self, level: LocId, node: &Node, context: Contexts, spec: &Spec) {
+        // What stands outside `http` only is in no module.
+        let Some(&(m, d)) = self.by_name.get(&(spec.name, spec.contexts)) else { return };
+        let module = &self.modules[m];
+        match module.inside(d, context) {
+            Some(contexts) => self.refused_block(level, node, (m, contexts)),
+            None => {
+                // Of no level's settings.
+                let done = module.set(d, &mut Confs::default(), node, self.cx);
+                // The number of arguments is told already.
+                let wrong_count = node.wrong_count().message;
+                let error = done.err().filter(|error| error.message != wrong_count);
+                error.into_iter().for_each(|error| self.cx.loader.diags.push(error));
+            }
+        }
+    }
+
+    /// Reads a block of module `m` that was refused, for what is wrong inside. Nothing is built of it, as
+    /// that would find what only follows from the refusal.
+    fn refused_block(&mut self, level: LocId, node: &Node, (m, contexts): (usize, Contexts)) {
+        let mut inner = Confs::default();
+        self.modules[m].refused(node, self.cx, &mut inner);
+        let own = &mut inner.make::<core::Conf>().own;
+        (own.kind, own.span) = (Kind::Aside, node.span);
+        self.inner_level(level, inner, node, contexts);
     }
 
     /// Top down: a parent always has a smaller number than its children.
@@ -141,8 +188,15 @@ impl Reader<'_, '_, '_, '_> {
     }
 }
 
-fn location_kind(levels: &[Confs], id: LocId) -> Kind {
-    core_of(levels, id).own.kind
+/// Whether a level is, or is within, one that no request comes to.
+fn is_aside(levels: &[Confs], parents: &[LocId], mut id: LocId) -> bool {
+    loop {
+        match core_of(levels, id).own.kind {
+            Kind::Aside => return true,
+            _ if id == LocId(0) => return false,
+            _ => id = parents[id.index()],
+        }
+    }
 }
 
 fn core_of(levels: &[Confs], id: LocId) -> &core::Conf {
@@ -171,7 +225,7 @@ fn compile(
             codings: Vec::new(),
             static_codings: Vec::new(),
         };
-        let built = if location_kind(levels, id) == Kind::Aside { &[] } else { modules };
+        let built = if is_aside(levels, parents, id) { &[] } else { modules };
         for module in built {
             if let Err(error) = module.build(id, &mut builder) {
                 builder.cx.loader.diags.push(error);
@@ -539,5 +593,78 @@ mod tests {
             let error = testing::conf_error(&format!("server {{ location / {{\n{wrong}\n}} }}"));
             assert!(error.contains("\"limit_except\" block in test:2"), "{block}: {error}");
         }
+    }
+
+    /// Its messages, without places and hints.
+    fn said(conf: &str) -> Vec<String> {
+        let error = testing::conf_error(conf);
+        let lines = error.lines().filter_map(|line| line.split_once("[emerg] "));
+        lines
+            .map(|(_, text)| text.rsplit_once(" in test:").map_or(text, |it| it.0).into())
+            .collect()
+    }
+
+    #[test]
+    fn what_is_wrong_within_a_refused_block_is_told_as_well() {
+        let unknown = "unknown directive \"retrun\"";
+        let server = |text: &str| format!("server {{ {text} }}");
+        let cases = [
+            (server("location ~ a(  { retrun 200; }"), "pcre2_compile() failed"),
+            (server("location = /a b c { retrun 200; }"), "invalid number of arguments"),
+            (server("location / { location @a { retrun 200; } }"), "named location \"@a\""),
+            (server("if ($args ! b) { retrun 200; }"), "unexpected \"!\" in condition"),
+            (server("if { retrun 200; }"), "invalid number of arguments"),
+            (server("location / { limit_except G { retrun 200; } }"), "invalid method \"G\""),
+            (
+                server("location / { server { retrun 200; } }"),
+                "\"server\" directive is not allowed",
+            ),
+            ("server a { retrun 200; }".into(), "invalid number of arguments"),
+            ("location / { retrun 200; }".into(), "\"location\" directive is not allowed here"),
+            ("upstream { server 127.0.0.1; retrun; }".into(), "invalid number of arguments"),
+            (
+                "upstream a { server 127.0.0.1; } upstream a { server 127.0.0.2; retrun; }".into(),
+                "duplicate upstream \"a\"",
+            ),
+        ];
+        for (conf, first) in cases {
+            let said = said(&conf);
+            let [own, inner] = &said[..] else { panic!("{conf}: {said:?}") };
+            assert!(own.starts_with(first) && inner == unknown, "{conf}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn all_bad_lines_of_a_block_are_told_and_so_are_its_own_arguments() {
+        let cases = [
+            ("map $args x { a b c; d; }", "invalid variable name \"x\"", "of the map parameters"),
+            ("map $args { a b c; d; }", "invalid number of arguments", "of the map parameters"),
+            ("geo x { a b; c d; }", "invalid variable name \"x\"", "invalid network"),
+            (
+                "geo $x { 1.1.1.1 a; ranges; 1.1.1.1-1.1.1.2 a; x b; y b; }",
+                "the \"ranges\" directive must be",
+                "invalid range",
+            ),
+            ("split_clients a x { a b; c d; }", "invalid variable name", "invalid percent value"),
+            ("charset_map a a { 1; 2; }", "\"charset_map\" between the same", "invalid parameters"),
+            ("charset_map a utf-8 { 1; 2; } map $uri x {}", "invalid var", "invalid parameters"),
+            ("match { a; b; }", "invalid number of arguments", "unknown directive"),
+        ];
+        for (conf, own, line) in cases {
+            let said = said(conf);
+            assert_eq!(said.len(), 3, "{conf}: {said:?}");
+            assert_eq!(said.iter().filter(|text| text.starts_with(own)).count(), 1, "{said:?}");
+            assert_eq!(said.iter().filter(|text| text.contains(line)).count(), 2, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn what_only_follows_from_a_refused_block_is_not_told() {
+        let conf = "map ${ $x { a b; } geo $1a $y { default 1; } \
+                    upstream a b { server 127.0.0.1; } \
+                    server { location ~ a( { set $z 1; location /b { proxy_pass http://a/$x$y; } \
+                    location @c { return 200 $z; } } return 200 $x$y$z; }";
+        let said = said(conf);
+        assert_eq!(said.len(), 4, "{said:?}");
     }
 }

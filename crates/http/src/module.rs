@@ -43,17 +43,18 @@ pub struct Directive<C: 'static> {
 
 /// A setter of a directive.
 pub type Set<C> = fn(&mut C, &Node, &mut Cx<'_, '_>) -> Result<(), Error>;
-/// An opener of a level: the contexts inside it, and the module's own settings there.
-pub type Open<C> = fn(&mut C, &Node, &mut Cx<'_, '_>, LocId) -> Result<(Contexts, C), Error>;
+/// An opener of a level: the module's own settings there.
+pub type Open<C> = fn(&mut C, &Node, &mut Cx<'_, '_>, LocId) -> Result<C, Error>;
+/// The contexts inside a block by those around it.
+pub type Inside = fn(Contexts) -> Contexts;
 
 /// What a directive does.
 pub enum Action<C: 'static> {
     /// Sets something; a block's content (`types`, `map`) is the setter's to read.
     Set(Set<C>),
     /// Opens a block with a level of its own (`server`, `location`, `if`), which has the given
-    /// number; the loader goes on inside it, in the contexts returned.
-    /// The module's own settings at that level come back with the contexts.
-    Open(Open<C>),
+    /// number; the loader goes on inside it, in these contexts.
+    Open(Inside, Open<C>),
 }
 
 /// `http`, `server`, `location`.
@@ -99,10 +100,10 @@ pub const fn open<C>(
     contexts: Contexts,
     arity: Arity,
     doc: &'static str,
-    action: Open<C>,
+    (inside, action): (Inside, Open<C>),
 ) -> Directive<C> {
     let spec = Spec { name, syntax, default, contexts, arity, doc };
-    Directive { spec, action: Action::Open(action) }
+    Directive { spec, action: Action::Open(inside, action) }
 }
 
 /// A module. Implemented by an empty type that only names the parts.
@@ -116,6 +117,11 @@ pub trait Module: Send + Sync + 'static {
 
     /// Declares its variables.
     fn variables(_registry: &mut Registry<Request>) {}
+
+    /// Its settings in a block of its own that was refused, and is read for what is wrong inside.
+    fn refused(_node: &Node, _cx: &mut Cx<'_, '_>) -> Self::Conf {
+        Self::Conf::default()
+    }
 
     /// Adds to a location what its merged settings switch on.
     fn build(_conf: &Self::Conf, _b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
@@ -407,8 +413,8 @@ pub trait AnyModule: Send + Sync {
     fn specs(&self) -> Vec<&'static Spec>;
     /// See [`Module::variables`].
     fn variables(&self, registry: &mut Registry<Request>);
-    /// Whether the directive opens a level.
-    fn opens(&self, directive: usize) -> bool;
+    /// The contexts inside the level that a directive opens, if it opens one.
+    fn inside(&self, directive: usize, context: Contexts) -> Option<Contexts>;
     /// Runs a setter.
     fn set(
         &self,
@@ -426,7 +432,9 @@ pub trait AnyModule: Send + Sync {
         cx: &mut Cx<'_, '_>,
         child: LocId,
         inner: &mut Confs,
-    ) -> Result<Contexts, Error>;
+    ) -> Result<(), Error>;
+    /// See [`Module::refused`].
+    fn refused(&self, node: &Node, cx: &mut Cx<'_, '_>, inner: &mut Confs);
     /// Merges.
     fn inherit(&self, child: &mut Confs, parent: &Confs);
     /// See [`Module::build`].
@@ -449,8 +457,11 @@ impl<M: Module> AnyModule for Entry<M> {
         M::variables(registry);
     }
 
-    fn opens(&self, directive: usize) -> bool {
-        matches!(M::DIRECTIVES[directive].action, Action::Open(_))
+    fn inside(&self, directive: usize, context: Contexts) -> Option<Contexts> {
+        match M::DIRECTIVES[directive].action {
+            Action::Open(inside, _) => Some(inside(context)),
+            Action::Set(_) => None,
+        }
     }
 
     fn set(
@@ -462,7 +473,7 @@ impl<M: Module> AnyModule for Entry<M> {
     ) -> Result<(), Error> {
         match M::DIRECTIVES[directive].action {
             Action::Set(set) => set(confs.make(), node, cx),
-            Action::Open(_) => unreachable!("openers go through open()"),
+            Action::Open(..) => unreachable!("openers go through open()"),
         }
     }
 
@@ -474,15 +485,18 @@ impl<M: Module> AnyModule for Entry<M> {
         cx: &mut Cx<'_, '_>,
         child: LocId,
         inner: &mut Confs,
-    ) -> Result<Contexts, Error> {
+    ) -> Result<(), Error> {
         match M::DIRECTIVES[directive].action {
-            Action::Open(open) => {
-                let (contexts, conf) = open(confs.make(), node, cx, child)?;
-                *inner.make() = conf;
-                Ok(contexts)
+            Action::Open(_, open) => {
+                *inner.make() = open(confs.make(), node, cx, child)?;
+                Ok(())
             }
             Action::Set(_) => unreachable!("setters go through set()"),
         }
+    }
+
+    fn refused(&self, node: &Node, cx: &mut Cx<'_, '_>, inner: &mut Confs) {
+        *inner.make() = M::refused(node, cx);
     }
 
     fn inherit(&self, child: &mut Confs, parent: &Confs) {

@@ -84,7 +84,7 @@ pub fn level_conf<M: Module>(text: &str) -> M::Conf {
         let known = M::DIRECTIVES.iter().find(|known| known.spec.name == node.name());
         match known.expect("a directive of the module").action {
             Action::Set(set) => set(&mut conf, node, &mut cx).expect("it must be right"),
-            Action::Open(_) => panic!("a block has no settings of its own level"),
+            Action::Open(..) => panic!("a block has no settings of its own level"),
         }
     }
     conf

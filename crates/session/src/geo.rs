@@ -42,7 +42,8 @@ pub struct Geo {
 }
 
 impl Geo {
-    /// Reads a block: the variable's name, and what it stands for. `proxies` says whether `proxy` and
+    /// Reads a block: the variable's name, and what it stands for. All bad lines go to the loader's
+    /// diagnostics. `proxies` says whether `proxy` and
     /// `proxy_recursive` are known.
     pub fn parse<S: Scope>(
         node: &Node,
@@ -50,15 +51,18 @@ impl Geo {
         loader: &mut Loader<'_>,
         proxies: bool,
     ) -> Result<(String, Geo), Error> {
-        let mut source = None;
-        if node.args.len() == 2 {
-            source = Some(registry.used(&variable_name(node, 0)?, node.arg(0)?.span));
-        }
-        let name = variable_name(node, node.args.len().saturating_sub(1))?;
         let mut reader = Reader::new(loader, proxies);
         for line in node.children() {
-            check_entry(line)?;
-            reader.line(line)?;
+            let read = check_entry(line).and_then(|()| reader.line(line));
+            reader.loader.diags.take(read);
+        }
+        // What is wrong with its own arguments does not hide what is wrong with its lines.
+        let name = variable_name(node, node.args.len().saturating_sub(1))?;
+        let mut source = None;
+        if node.args.len() == 2 {
+            let used = variable_name(node, 0);
+            let used = reader.loader.diags.take(used);
+            source = used.map(|used| registry.used(&used, node.args[0].span));
         }
         Ok((name, reader.finish(source)))
     }
@@ -258,6 +262,8 @@ impl<'r, 'f> Reader<'r, 'f> {
         if line.args.is_empty() {
             match &*line.name.value {
                 b"ranges" if self.networks_begun => {
+                    // What follows is meant as ranges all the same.
+                    self.ranges = true;
                     let text =
                         "the \"ranges\" directive must be the first directive inside \"geo\" block";
                     return Err(Error::emerg(line.span, text));
@@ -552,8 +558,12 @@ mod tests {
         };
         let mut registry = Registry::<Nothing>::default();
         let geo = Geo::parse(&nodes[0], &mut registry, &mut loader, true);
-        let warnings = diags.iter().map(|error| error.message.clone()).collect();
-        (geo.map(|(_, geo)| geo).map_err(|error| error.message), warnings)
+        let said = |is_error| {
+            let of_level = diags.iter().filter(move |error| error.level.is_error() == is_error);
+            of_level.map(|error| error.message.clone()).collect::<Vec<_>>()
+        };
+        let geo = geo.map(|(_, geo)| geo).map_err(|error| error.message);
+        (said(true).pop().map_or(geo, Err), said(false))
     }
 
     fn geo(block: &str) -> Geo {

@@ -61,13 +61,6 @@ pub fn define<S: Scope>(
     registry: &mut Registry<S>,
     diags: &mut Diagnostics,
 ) -> Result<(), Error> {
-    let (source, variable) = (node.arg(0)?, node.arg(1)?);
-    let source = Template::parse(&source.value, source.span, registry)?;
-    let name = variable.after("$").filter(|name| !name.is_empty());
-    let Some(name) = name.and_then(|name| std::str::from_utf8(name).ok()) else {
-        let text = format!("invalid variable name \"{}\"", variable.lossy());
-        return Err(Error::emerg(variable.span, text));
-    };
     let mut reader = Reader {
         table: Table::default(),
         patterns: Vec::new(),
@@ -80,6 +73,16 @@ pub fn define<S: Scope>(
             diags.push(error);
         }
     }
+    // What is wrong with its own arguments does not hide what is wrong with its lines.
+    let (source, variable) = (node.arg(0)?, node.arg(1)?);
+    let source = diags.take(Template::parse(&source.value, source.span, registry));
+    let name = variable.after("$").filter(|name| !name.is_empty());
+    let Some(name) = name.and_then(|name| std::str::from_utf8(name).ok()) else {
+        let text = format!("invalid variable name \"{}\"", variable.lossy());
+        return Err(Error::emerg(variable.span, text));
+    };
+    // It is defined, too, if its source is wrong: those who use it are not to blame.
+    let source = source.unwrap_or_default();
     let Reader { table, patterns, default, hostnames, volatile } = reader;
     let default = default.unwrap_or(Value::Text(Box::default()));
     let map = Map { source, table, patterns, default, hostnames };

@@ -3,7 +3,7 @@
 //!
 //! Invariant: the same text falls into the same part as in nginx.
 
-use forebay_conf::{Error, Node, directive::check_entry, value};
+use forebay_conf::{Diagnostics, Error, Node, directive::check_entry, value};
 
 use crate::var::{Registry, Scope, Template};
 
@@ -16,36 +16,31 @@ pub struct SplitClients {
 }
 
 impl SplitClients {
-    /// Reads a block: the variable's name, and what it stands for.
+    /// Reads a block: the variable's name, and what it stands for. All bad lines go to `diags`.
     pub fn parse<S: Scope>(
         node: &Node,
         registry: &mut Registry<S>,
+        diags: &mut Diagnostics,
     ) -> Result<(String, SplitClients), Error> {
-        let source = node.arg(0)?;
-        let text = Template::parse(&source.value, source.span, registry)?;
-        let name = variable_name(node, 1)?;
         let (mut parts, mut sum, mut last) = (Vec::new(), 0, 0u32);
         for line in node.children() {
-            check_entry(line)?;
-            let percent = percent(&line.name.value).ok_or_else(|| {
-                let text = format!("invalid percent value \"{}\"", line.name.lossy());
-                Error::emerg(line.span, text)
-            })?;
+            let Some((percent, value)) = diags.take(part(line)) else { continue };
             sum = if percent == 0 { 10_000 } else { sum + percent };
-            if sum > 10_000 {
-                let text = "percent total is greater than 100%";
-                return Err(Error::emerg(node.span, text));
-            }
             let mut limit = 0;
             if percent > 0 {
                 last = last.saturating_add((percent * u64::from(u32::MAX) / 10_000) as u32);
                 limit = last;
             }
-            // nginx never looks at what follows the value.
-            let Some(value) = line.args.first() else { return Err(line.wrong_count()) };
-            parts.push((limit, value.value.clone()));
+            parts.push((limit, value));
         }
-        Ok((name, SplitClients { text, parts }))
+        if sum > 10_000 {
+            diags.push(Error::emerg(node.span, "percent total is greater than 100%"));
+        }
+        // What is wrong with its own arguments does not hide what is wrong with its lines.
+        let source = node.arg(0)?;
+        let text = diags.take(Template::parse(&source.value, source.span, registry));
+        let name = variable_name(node, 1)?;
+        Ok((name, SplitClients { text: text.unwrap_or_default(), parts }))
     }
 
     /// The value for a text; empty where no part takes it.
@@ -54,6 +49,18 @@ impl SplitClients {
         let found = self.parts.iter().find(|(limit, _)| hash < *limit || *limit == 0);
         found.map_or(b"", |(_, value)| value)
     }
+}
+
+/// A line: its share, see [`percent`], and its value.
+fn part(line: &Node) -> Result<(u64, Box<[u8]>), Error> {
+    check_entry(line)?;
+    let percent = percent(&line.name.value).ok_or_else(|| {
+        let text = format!("invalid percent value \"{}\"", line.name.lossy());
+        Error::emerg(line.span, text)
+    })?;
+    // nginx never looks at what follows the value.
+    let value = line.args.first().ok_or_else(|| line.wrong_count())?;
+    Ok((percent, value.value.clone()))
 }
 
 /// Hundredths of a per cent; 0 stands for `*`.

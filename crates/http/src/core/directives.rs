@@ -340,7 +340,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         Contexts::LOCATION,
         Arity::SOME.block(),
         "Settings for all methods but these.",
-        limit_except,
+        (|_| Contexts::LMT, limit_except),
     ),
     set(
         "limit_rate",
@@ -413,7 +413,7 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         INNER,
         Arity::ONE_OR_TWO.block(),
         "Settings for a part of the URI space.",
-        location,
+        (|_| Contexts::LOCATION, location),
     ),
     set(
         "log_not_found",
@@ -670,7 +670,15 @@ pub(super) const DIRECTIVES: &[Directive<Conf>] = &[
         "How much one sendfile call sends at most.",
         |c, n, _| value::set_size(&mut c.sendfile_max_chunk, n),
     ),
-    open("server", &[""], "", Contexts::HTTP, Arity::BLOCK, "A virtual server.", server),
+    open(
+        "server",
+        &[""],
+        "",
+        Contexts::HTTP,
+        Arity::BLOCK,
+        "A virtual server.",
+        (|_| Contexts::SERVER, server),
+    ),
     set(
         "server_name",
         &["name ..."],
@@ -1200,25 +1208,15 @@ fn server_name(c: &mut Conf, n: &Node, cx: &mut Cx<'_, '_>) -> Done {
     Ok(())
 }
 
-fn server(
-    c: &mut Conf,
-    n: &Node,
-    _: &mut Cx<'_, '_>,
-    child: LocId,
-) -> Result<(Contexts, Conf), Error> {
+fn server(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>, child: LocId) -> Result<Conf, Error> {
     c.own.servers.push(child);
     let mut inner = Conf::default();
     inner.own.kind = Kind::Server;
     inner.own.span = n.span;
-    Ok((Contexts::SERVER, inner))
+    Ok(inner)
 }
 
-fn limit_except(
-    c: &mut Conf,
-    n: &Node,
-    _: &mut Cx<'_, '_>,
-    child: LocId,
-) -> Result<(Contexts, Conf), Error> {
+fn limit_except(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>, child: LocId) -> Result<Conf, Error> {
     const KNOWN: [&str; 15] = [
         "GET",
         "HEAD",
@@ -1256,15 +1254,10 @@ fn limit_except(
     let mut inner = Conf::default();
     inner.own.kind = Kind::LimitExcept;
     inner.own.span = n.span;
-    Ok((Contexts::LMT, inner))
+    Ok(inner)
 }
 
-fn location(
-    c: &mut Conf,
-    n: &Node,
-    _: &mut Cx<'_, '_>,
-    child: LocId,
-) -> Result<(Contexts, Conf), Error> {
+fn location(c: &mut Conf, n: &Node, _: &mut Cx<'_, '_>, child: LocId) -> Result<Conf, Error> {
     let (kind, name, regex) = location_name(n)?;
     let outer = &c.own;
     let shown = String::from_utf8_lossy(&name).into_owned();
@@ -1283,7 +1276,7 @@ fn location(
         }
         _ => {}
     }
-    if kind == Kind::Named && outer.kind != Kind::Server {
+    if kind == Kind::Named && !matches!(outer.kind, Kind::Server | Kind::Aside) {
         return fail(format!("named location \"{shown}\" can be on the server level only"));
     }
     let plain = matches!(kind, Kind::Exact | Kind::Prefix { .. });
@@ -1298,7 +1291,7 @@ fn location(
     inner.own.span = n.span;
     inner.own.name = name;
     inner.own.regex = regex;
-    Ok((Contexts::LOCATION, inner))
+    Ok(inner)
 }
 
 fn location_name(n: &Node) -> Result<(Kind, Bytes, Option<Regex>), Error> {

@@ -40,7 +40,7 @@ impl Module for SplitClients {
 }
 
 fn split_clients(_: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
-    let (name, parts) = Parts::parse(node, &mut cx.registry)?;
+    let (name, parts) = Parts::parse(node, &mut cx.registry, cx.loader.diags)?;
     let compute = move |r: &Request, out: &mut Vec<u8>| {
         with_key(&parts.text, r, |text| out.extend_from_slice(parts.value(text)));
         true

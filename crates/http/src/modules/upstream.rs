@@ -52,7 +52,7 @@ impl Module for Upstream {
             Contexts::HTTP,
             Arity::BLOCK_ONE,
             "A group of servers.",
-            block,
+            (|_| Contexts::UPSTREAM, block),
         ),
         in_upstream(
             "server",
@@ -203,6 +203,10 @@ impl Module for Upstream {
         ),
     ];
 
+    fn refused(node: &Node, cx: &mut Cx<'_, '_>) -> Conf {
+        Conf { upstream: Some(cx.upstreams.aside(node.span)), ..Conf::default() }
+    }
+
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
         for (level, upstream) in &conf.blocks {
             let merged = b.level::<resolver::Conf>(*level).cloned().unwrap_or_default().merged();
@@ -214,12 +218,7 @@ impl Module for Upstream {
     }
 }
 
-fn block(
-    c: &mut Conf,
-    node: &Node,
-    cx: &mut Cx<'_, '_>,
-    level: LocId,
-) -> Result<(Contexts, Conf), Error> {
+fn block(c: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>, level: LocId) -> Result<Conf, Error> {
     let names_servers = |line: &Node| matches!(line.name(), "server" | "state");
     if !node.children().iter().any(names_servers) {
         // Found at its end, after all that is wrong with its lines.
@@ -228,7 +227,7 @@ fn block(
     }
     let upstream = cx.upstreams.define(node.text(0)?, node.span)?;
     c.blocks.push((level, upstream.clone()));
-    Ok((Contexts::UPSTREAM, Conf { upstream: Some(upstream), ..Conf::default() }))
+    Ok(Conf { upstream: Some(upstream), ..Conf::default() })
 }
 
 fn times(c: &Conf) {

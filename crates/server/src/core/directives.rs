@@ -334,6 +334,14 @@ pub fn load_main<'n>(
             }
             name => set(core, MAIN, name, node, loader),
         });
+        if result.is_err() && node.block.is_some() {
+            // What is wrong inside is told as well.
+            match node.name() {
+                "http" => http = http.or(Some(node)),
+                "events" => read_events(&mut Core::default(), node, index, loader),
+                _ => {}
+            }
+        }
         loader.diags.take(result);
     }
     http
@@ -346,12 +354,16 @@ fn events(core: &mut Core, block: &Node, index: &Index, loader: &mut Loader<'_>)
         return Err(value::duplicate(block));
     }
     core.events = Some(Events::default());
+    read_events(core, block, index, loader);
+    Ok(())
+}
+
+fn read_events(core: &mut Core, block: &Node, index: &Index, loader: &mut Loader<'_>) {
     for node in block.children() {
         let resolved = index.resolve(node, Contexts::EVENTS);
         let result = resolved.and_then(|spec| set(core, EVENTS, spec.name, node, loader));
         loader.diags.take(result);
     }
-    Ok(())
 }
 
 fn set(

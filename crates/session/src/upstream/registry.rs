@@ -36,6 +36,18 @@ pub struct Upstream {
 }
 
 impl Upstream {
+    fn new(name: &str, target: Option<Target>, span: Span) -> Upstream {
+        Upstream {
+            name: name.into(),
+            span,
+            target,
+            draft: Mutex::new(None),
+            checks: Mutex::default(),
+            group: OnceLock::new(),
+            watches: Mutex::default(),
+        }
+    }
+
     /// The group.
     ///
     /// Panics while the configuration is loading.
@@ -139,16 +151,15 @@ impl Upstreams {
         self.block.as_ref()
     }
 
+    /// A block that was refused begins: what stands in it is read, and belongs to no group.
+    pub fn aside(&mut self, span: Span) -> Arc<Upstream> {
+        let upstream = Arc::new(Upstream::new("", None, span));
+        self.block = Some(upstream.clone());
+        upstream
+    }
+
     fn add(&mut self, name: &str, target: Option<Target>, span: Span) -> Arc<Upstream> {
-        let upstream = Arc::new(Upstream {
-            name: name.into(),
-            span,
-            target,
-            draft: Mutex::new(None),
-            checks: Mutex::default(),
-            group: OnceLock::new(),
-            watches: Mutex::default(),
-        });
+        let upstream = Arc::new(Upstream::new(name, target, span));
         self.list.push(upstream.clone());
         upstream
     }

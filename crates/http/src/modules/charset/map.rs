@@ -5,7 +5,7 @@
 use std::{mem, sync::Arc};
 
 use bytes::Bytes;
-use forebay_conf::{Error, Node, value::invalid_value};
+use forebay_conf::{Diagnostics, Error, Node, value::invalid_value};
 
 use crate::module::Cx;
 
@@ -103,7 +103,12 @@ impl Recode {
 
 /// Reads a `charset_map` block (`ngx_http_charset_map_block`).
 pub fn read(node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
-    let (src, dst) = (&node.args[0], &node.args[1]);
+    let (src, dst) = (node.arg(0)?, node.arg(1)?);
+    // What is wrong with its own arguments does not hide what is wrong with its lines.
+    let (there, back) = match dst.value.eq_ignore_ascii_case(b"utf-8") {
+        true => utf8_tables(node.children(), cx.loader.diags),
+        false => byte_tables(node.children(), cx.loader.diags),
+    };
     if src.value.eq_ignore_ascii_case(&dst.value) {
         let text = format!(
             "\"charset_map\" between the same charsets \"{}\" and \"{}\"",
@@ -123,10 +128,6 @@ pub fn read(node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
         );
         return Err(Error::emerg(node.span, text));
     }
-    let (there, back) = match dst.value.eq_ignore_ascii_case(b"utf-8") {
-        true => utf8_tables(node.children())?,
-        false => byte_tables(node.children())?,
-    };
     let name = |arg: &forebay_conf::Arg| Bytes::copy_from_slice(&arg.value);
     let maps = Arc::get_mut(&mut cx.shared::<Charsets>().maps);
     let list = &mut maps.expect("not shared before levels are built").list;
@@ -161,43 +162,49 @@ fn hex(text: &[u8]) -> Option<u8> {
     .ok()
 }
 
-fn byte_tables(lines: &[Node]) -> Result<(Recode, Recode), Error> {
+fn byte_tables(lines: &[Node], diags: &mut Diagnostics) -> (Recode, Recode) {
     let mut there = [b'?'; 256];
     for (byte, slot) in (0..128).zip(&mut there) {
         *slot = byte;
     }
     let mut back = there;
     for line in lines {
-        let (from, to) = pair(line)?;
-        let to = hex(&to.value).ok_or_else(|| invalid_value(to))?;
+        let read = pair(line)
+            .and_then(|(from, to)| Ok((from, hex(&to.value).ok_or_else(|| invalid_value(to))?)));
+        let Some((from, to)) = diags.take(read) else { continue };
         there[usize::from(from)] = to;
         back[usize::from(to)] = from;
     }
-    Ok((Recode::Bytes(Box::new(there)), Recode::Bytes(Box::new(back))))
+    (Recode::Bytes(Box::new(there)), Recode::Bytes(Box::new(back)))
 }
 
-fn utf8_tables(lines: &[Node]) -> Result<(Recode, Recode), Error> {
+/// The bytes of a character, and the character.
+fn utf8_pair((from, to): (u8, &forebay_conf::Arg)) -> Result<(u8, Vec<u8>, u32), Error> {
+    let bytes: Option<Vec<u8>> = to.value.chunks(2).map(hex).collect();
+    // nginx has room for three bytes of a character, and no check of it.
+    let bytes = bytes.filter(|bytes| (1..=3).contains(&bytes.len()));
+    let bytes = bytes.ok_or_else(|| invalid_value(to))?;
+    match decode(&bytes) {
+        Decoded::Char(n @ 0..=0xffff, _) => Ok((from, bytes, n)),
+        _ => Err(invalid_value(to)),
+    }
+}
+
+fn utf8_tables(lines: &[Node], diags: &mut Diagnostics) -> (Recode, Recode) {
     let mut there = Box::new([[1, b'?', 0, 0]; 256]);
     for (byte, slot) in (0..128).zip(there.iter_mut()) {
         slot[1] = byte;
     }
     let mut back: Box<[Option<Box<[u8; 256]>>; 256]> = Box::new([const { None }; 256]);
     for line in lines {
-        let (from, to) = pair(line)?;
-        let bytes: Option<Vec<u8>> = to.value.chunks(2).map(hex).collect();
-        // nginx has room for three bytes of a character, and no check of it.
-        let bytes = bytes.filter(|bytes| (1..=3).contains(&bytes.len()));
-        let bytes = bytes.ok_or_else(|| invalid_value(to))?;
+        let Some((from, bytes, n)) = diags.take(pair(line).and_then(utf8_pair)) else { continue };
         let slot = &mut there[usize::from(from)];
         slot[0] = bytes.len() as u8;
         slot[1..=bytes.len()].copy_from_slice(&bytes);
-        let Decoded::Char(n @ 0..=0xffff, _) = decode(&bytes) else {
-            return Err(invalid_value(to));
-        };
         let page = back[n as usize >> 8].get_or_insert_with(|| Box::new([0; 256]));
         page[n as usize & 0xff] = from;
     }
-    Ok((Recode::ToUtf8(there), Recode::FromUtf8(back)))
+    (Recode::ToUtf8(there), Recode::FromUtf8(back))
 }
 
 /// The first character of a text in UTF-8.

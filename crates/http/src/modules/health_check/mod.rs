@@ -133,7 +133,7 @@ fn tests(
 }
 
 fn match_block(_: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
-    let tests = directives::match_block(node, &mut cx.registry)?;
+    let tests = directives::match_block(node, &mut cx.registry, cx.loader.diags)?;
     let name = tests.name.clone();
     match cx.shared::<Matches>().0.insert(name.clone(), Arc::new(tests)) {
         None => Ok(()),

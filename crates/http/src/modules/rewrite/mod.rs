@@ -85,7 +85,13 @@ impl Module for Rewriting {
             Contexts::SERVER.or(Contexts::LOCATION),
             Arity::SOME.block(),
             "Settings and rewriting for requests that meet a condition.",
-            if_block,
+            (
+                |context| match context {
+                    Contexts::SERVER => Contexts::SIF,
+                    _ => Contexts::LIF,
+                },
+                if_block,
+            ),
         ),
         set(
             "return",
@@ -156,14 +162,10 @@ fn if_block(
     node: &Node,
     cx: &mut Cx<'_, '_>,
     level: LocId,
-) -> Result<(Contexts, Conf), Error> {
+) -> Result<Conf, Error> {
     let condition = Condition::parse(node, cx)?;
     push(conf, Op::If { condition, level })?;
-    let inside = match cx.context {
-        Contexts::SERVER => Contexts::SIF,
-        _ => Contexts::LIF,
-    };
-    Ok((inside, Conf::default()))
+    Ok(Conf::default())
 }
 
 fn set_variable(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use forebay_conf::{
-    Arg, Error, Node,
+    Arg, Diagnostics, Error, Node,
     directive::check_entry,
     value::{self, invalid_parameter},
 };
@@ -334,29 +334,43 @@ fn is_target(text: &[u8]) -> bool {
     text.iter().all(|b| (b'!'..=b'~').contains(b))
 }
 
-/// `match name { … }`.
-pub fn match_block<S: Scope>(node: &Node, registry: &mut Registry<S>) -> Result<Match, Error> {
-    let mut tests = Match { name: node.text(0)?.into(), ..Match::default() };
+/// `match name { … }`. All bad lines go to `diags`.
+pub fn match_block<S: Scope>(
+    node: &Node,
+    registry: &mut Registry<S>,
+    diags: &mut Diagnostics,
+) -> Result<Match, Error> {
+    let mut tests = Match::default();
     for line in node.children() {
-        check_entry(line)?;
-        match line.name() {
-            "status" => value::set_once(&mut tests.status, line, statuses)?,
-            "header" => tests.headers.push(header(line)?),
-            "body" => tests.bodies.push(body(line)?),
-            "require" if line.args.is_empty() => return Err(line.wrong_count()),
-            "require" => {
-                for arg in &line.args {
-                    tests.required.push(variable(arg, registry)?);
-                }
-            }
-            name => {
-                let text = format!("unknown directive \"{name}\"");
-                let hint = "in match there are: status, header, body, require";
-                return Err(Error::emerg(line.span, text).with_hint(hint));
+        diags.take(match_line(&mut tests, line, registry));
+    }
+    tests.name = node.text(0)?.into();
+    Ok(tests)
+}
+
+fn match_line<S: Scope>(
+    tests: &mut Match,
+    line: &Node,
+    registry: &mut Registry<S>,
+) -> Result<(), Error> {
+    check_entry(line)?;
+    match line.name() {
+        "status" => value::set_once(&mut tests.status, line, statuses)?,
+        "header" => tests.headers.push(header(line)?),
+        "body" => tests.bodies.push(body(line)?),
+        "require" if line.args.is_empty() => return Err(line.wrong_count()),
+        "require" => {
+            for arg in &line.args {
+                tests.required.push(variable(arg, registry)?);
             }
         }
+        name => {
+            let text = format!("unknown directive \"{name}\"");
+            let hint = "in match there are: status, header, body, require";
+            return Err(Error::emerg(line.span, text).with_hint(hint));
+        }
     }
-    Ok(tests)
+    Ok(())
 }
 
 fn variable<S: Scope>(arg: &Arg, registry: &mut Registry<S>) -> Result<VarId, Error> {

@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
-use forebay_conf::Span;
+use forebay_conf::{Diagnostics, Span};
 use forebay_rt::task::{block_on, yield_now};
 
 use super::{probe::ask, *};
@@ -21,8 +21,11 @@ const NO_VARIABLES: fn(&[VarId], &Answer<'_>) -> bool = |_, _| false;
 
 fn tests(text: &str) -> Result<Match, String> {
     let mut registry = Registry::<Text>::default();
-    directives::match_block(&nodes(&format!("match m {{ {text} }}"))[0], &mut registry)
-        .map_err(|error| error.message)
+    let node = &nodes(&format!("match m {{ {text} }}"))[0];
+    let mut diags = Diagnostics::new();
+    let tests = directives::match_block(node, &mut registry, &mut diags);
+    let error = diags.iter().next().map(|error| error.message.clone());
+    error.map_or_else(|| tests.map_err(|error| error.message), Err)
 }
 
 fn plus(arguments: &str, tests: &str) -> Check {
