@@ -6,7 +6,8 @@ mod common;
 use std::{
     future::poll_fn,
     io::{Read, Seek, SeekFrom, Write},
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::net::UnixStream},
+    sync::Arc,
 };
 
 use common::*;
@@ -14,7 +15,7 @@ use forebay_rt::transport::Transport;
 use forebay_testkit::certs::{Authority, Key, Leaf};
 use forebay_tls::*;
 
-fn client(settings: ClientSettings) -> std::sync::Arc<ClientConfig> {
+fn client(settings: ClientSettings) -> Arc<ClientConfig> {
     ClientConfig::new(&settings).unwrap()
 }
 
@@ -208,19 +209,24 @@ fn files_leave_in_records_and_end_where_they_end() {
     });
 }
 
-#[test]
-fn keys_are_renewed_when_the_peer_asks() {
+/// A server, and a client of rustls that trusts it.
+fn server_and_rustls() -> (Arc<ServerConfig>, rustls::ClientConnection) {
     let (settings, root) = settings(Key::P256);
     let server = ServerConfig::new(&settings).unwrap();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(certificates_from_pem(root.pem().as_bytes()).unwrap().remove(0)).unwrap();
     let config = rustls::ClientConfig::builder().with_root_certificates(roots);
-    let config = std::sync::Arc::new(config.with_no_client_auth());
-    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let config = Arc::new(config.with_no_client_auth());
+    let name = "localhost".try_into().unwrap();
+    (server, rustls::ClientConnection::new(config, name).unwrap())
+}
+
+#[test]
+fn keys_are_renewed_when_the_peer_asks() {
+    let (server, mut connection) = server_and_rustls();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let asking = std::thread::spawn(move || {
-        let name = "localhost".try_into().unwrap();
-        let mut connection = rustls::ClientConnection::new(config, name).unwrap();
         let mut stream = rustls::Stream::new(&mut connection, &mut theirs);
         for _ in 0..5 {
             stream.write_all(b"ask").unwrap();
@@ -249,17 +255,10 @@ fn keys_are_renewed_when_the_peer_asks() {
 
 #[test]
 fn a_flood_of_key_updates_ends_with_an_alert() {
-    let (settings, root) = settings(Key::P256);
-    let server = ServerConfig::new(&settings).unwrap();
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(certificates_from_pem(root.pem().as_bytes()).unwrap().remove(0)).unwrap();
-    let config = rustls::ClientConfig::builder().with_root_certificates(roots);
-    let config = std::sync::Arc::new(config.with_no_client_auth());
-    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (server, mut connection) = server_and_rustls();
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let asking = std::thread::spawn(move || {
-        let name = "localhost".try_into().unwrap();
-        let mut connection = rustls::ClientConnection::new(config, name).unwrap();
         let mut stream = rustls::Stream::new(&mut connection, &mut theirs);
         stream.write_all(b"ask").unwrap();
         // What comes from here on is read for itself.
