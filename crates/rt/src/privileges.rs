@@ -161,7 +161,12 @@ fn set_limit(
 
 /// The soft limit of open files; nginx warns when `worker_connections` is above it.
 pub fn nofile() -> io::Result<u64> {
-    Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
+    Ok(nofile_limits()?.0)
+}
+
+/// The limits of open files, soft and hard.
+pub fn nofile_limits() -> io::Result<(u64, u64)> {
+    Ok(getrlimit(Resource::RLIMIT_NOFILE)?)
 }
 
 fn step(call: String) -> impl FnOnce(Code) -> StepError {

@@ -10,7 +10,7 @@ use forebay_conf::{Sources, dump};
 use forebay_rt::errno::Errno;
 use forebay_rt::listen::Addr;
 use forebay_rt::signals::Signals;
-use forebay_rt::{inherit, process, systemd, title};
+use forebay_rt::{inherit, privileges, process, systemd, title};
 use forebay_session::log::Severity;
 
 use crate::cli::{self, Command, Options};
@@ -124,7 +124,7 @@ fn start(argv: Vec<OsString>, request: &Request, log: Log) -> i32 {
     }
     cycle.redirect_stderr();
     cycle.log = cycle.log.off_terminal();
-    cycle.log.notice(format_args!("nginx/{} (forebay/{})", version::NGINX, version::FOREBAY));
+    tell_system(&cycle.log);
     if single {
         return run_single(cycle, signals, true);
     }
@@ -137,6 +137,21 @@ fn start(argv: Vec<OsString>, request: &Request, log: Log) -> i32 {
     match Master::new(launch, cycle, signals).run() {
         Outcome::Exit(code) => code,
         Outcome::Worker(start) => worker::run(*start),
+    }
+}
+
+/// What nginx logs of itself and the system when it starts (ngx_os_status).
+fn tell_system(log: &Log) {
+    log.tell_event_method();
+    log.notice(format_args!("nginx/{} (forebay/{})", version::NGINX, version::FOREBAY));
+    log.notice(format_args!("built by {}", version::COMPILER));
+    let of_kernel = |name: &str| std::fs::read_to_string(format!("/proc/sys/kernel/{name}"));
+    if let (Ok(name), Ok(release)) = (of_kernel("ostype"), of_kernel("osrelease")) {
+        log.notice(format_args!("OS: {} {}", name.trim_end(), release.trim_end()));
+    }
+    match privileges::nofile_limits() {
+        Ok((soft, hard)) => log.notice(format_args!("getrlimit(RLIMIT_NOFILE): {soft}:{hard}")),
+        Err(err) => log.alert(format_args!("getrlimit(RLIMIT_NOFILE) failed ({})", Errno(&err))),
     }
 }
 

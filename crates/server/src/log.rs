@@ -110,6 +110,11 @@ impl Log {
         self.write(Severity::Notice, message);
     }
 
+    /// What nginx logs of each configuration that it takes (ngx_event_module_init).
+    pub fn tell_event_method(&self) {
+        self.notice("using the \"epoll\" event method");
+    }
+
     /// Reports what is wrong with a configuration, all of it: nginx's line in the log and on the
     /// terminal, there with the place shown. `infos` says whether remarks are wanted.
     pub fn report(&self, diags: &Diagnostics, sources: &Sources, infos: bool) {

@@ -41,6 +41,7 @@ impl Master {
         let purpose = Purpose::Serve;
         let made = Cycle::make(&request, old, &mut Vec::new(), purpose, &mut |_| {}, &log);
         let Some(next) = made else { return Ok(()) };
+        next.log.tell_event_method();
         let fixed = next.core.fixed(next.site.transparent());
         let limits = next.core.limits();
         let able = |worker: &Worker| {
@@ -56,6 +57,8 @@ impl Master {
                 let _ = process::send_kill(self.workers[index].pid);
                 self.commit(next);
             }
+            // DIFFERS(reload-directory): a worker of nginx that cannot enter its directory ends, and the
+            // reload leaves nobody to serve.
             Answer::Refused(why) => {
                 log.emerg(why);
                 next.sockets.unlink_missing_from(Some(&self.cycle.sockets));

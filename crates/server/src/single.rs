@@ -121,6 +121,7 @@ impl Single {
         let (old, purpose) = (Some(&self.cycle), Purpose::Serve);
         let made = Cycle::make(&request, old, &mut Vec::new(), purpose, &mut |_| {}, &log);
         if let Some(next) = made {
+            next.log.tell_event_method();
             self.take(next);
         }
         self.tell_systemd(State::Ready);

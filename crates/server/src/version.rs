@@ -12,6 +12,9 @@ pub const NGINX: &str = "1.31.5";
 /// Our own version.
 pub const FOREBAY: &str = env!("CARGO_PKG_VERSION");
 
+/// What it was compiled with.
+pub const COMPILER: &str = env!("FOREBAY_RUSTC");
+
 /// The first line of `-v`: `nginx version: nginx/1.31.5 (forebay/0.1.0)`.
 pub fn version_line() -> String {
     format!("nginx version: nginx/{NGINX} (forebay/{FOREBAY})\n")
@@ -19,7 +22,7 @@ pub fn version_line() -> String {
 
 /// What `-V` prints after the version. `has` tells whether a module, by nginx's name, is built in.
 pub fn configuration(has: impl Fn(&str) -> bool) -> String {
-    let mut text = format!("built with {}\n", env!("FOREBAY_RUSTC"));
+    let mut text = format!("built with {COMPILER}\n");
     if has("ngx_http_ssl_module") {
         text.push_str("built with rustls and AWS-LC\nTLS SNI support enabled\n");
     }

@@ -102,6 +102,77 @@ fn reload_changes_the_living_worker_and_keeps_its_connections() {
     assert_eq!(worker(&server), pid);
 }
 
+/// What a server logs of its start, a reload and its end, by its master and its workers.
+fn notices(kind: Kind) -> [Vec<String>; 2] {
+    let builder = Server::builder(kind, &conf("user root;", "one"));
+    let mut server = builder.binary(env!("CARGO_BIN_EXE_forebay")).start().unwrap();
+    let count = |text: &str| server.error_log().matches(text).count();
+    assert!(wait_for(|| count("start worker process ") == 1, LIMIT));
+    server.rewrite_conf(&conf("user root;", "two")).unwrap();
+    server.signal(Signal::SIGHUP);
+    until(server.addr(), "two");
+    server.signal(Signal::SIGQUIT);
+    assert!(server.wait_exit(LIMIT).is_some(), "{}", server.error_log());
+    let log = server.error_log();
+    let mut masters = Vec::new();
+    let mut workers = Vec::new();
+    for line in log.lines().filter(|line| line.contains("[notice]")) {
+        let (head, text) = line.split_once(": ").unwrap();
+        let pid = head.rsplit_once('#').unwrap().1;
+        let is_worker = log.contains(&format!("start worker process {pid}\n"));
+        let text: String = match text.strip_prefix("getrlimit") {
+            Some(_) => text.into(),
+            None => text.split(|c: char| c.is_ascii_digit()).collect::<Vec<_>>().join(""),
+        };
+        if is_worker { &mut workers } else { &mut masters }.push(text);
+    }
+    [masters, workers]
+}
+
+#[test]
+fn starting_reloading_and_ending_are_told_as_by_nginx() {
+    let [ours, of_worker] = notices(Kind::Forebay);
+    let start = [
+        "using the \"epoll\" event method",
+        "start worker processes",
+        "start worker process ",
+        "signal  (SIGHUP) received from , reconfiguring",
+        "reconfiguring",
+        "signal  (SIGQUIT) received from , shutting down",
+        "worker process  exited with code ",
+        "exit",
+    ];
+    assert!(start.iter().all(|text| ours.iter().any(|line| line == text)), "{ours:?}");
+    assert!(
+        of_worker.ends_with(&["gracefully shutting down", "exiting", "exit"].map(String::from))
+    );
+    assert!(ours.iter().any(|line| line.starts_with("built by rustc ")), "{ours:?}");
+    if binary(Kind::Nginx).is_none() {
+        assert!(std::env::var_os("CI").is_none(), "nginx is missing");
+        return println!("no nginx: skipped");
+    }
+    let [theirs, of_workers] = notices(Kind::Nginx);
+    // How it was built and its version differ; so does what says that it replaces workers.
+    let common = |lines: &[String], end: &str| {
+        let own = ["nginx/", "built by "];
+        let lines = lines.iter().filter(|line| !own.iter().any(|own| line.starts_with(own)));
+        let to = lines.clone().position(|line| line == end).unwrap();
+        lines.take(to + 1).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(common(&ours, "reconfiguring"), common(&theirs, "reconfiguring"));
+    let after = |lines: &[String]| {
+        let at = lines.iter().position(|line| line == "reconfiguring").unwrap();
+        lines[at + 1].clone()
+    };
+    assert_eq!(after(&ours), after(&theirs));
+    assert!(ours.iter().chain(&of_worker).all(|line| {
+        let is_own = line.starts_with("nginx/") || line.starts_with("built by ");
+        // A worker is told by a signal to quit, and not by a channel.
+        let is_signal = line.starts_with("signal  (SIGQUIT)");
+        is_own || is_signal || theirs.contains(line) || of_workers.contains(line)
+    }));
+}
+
 #[test]
 fn bad_configuration_changes_nothing_and_its_sender_learns_why() {
     let server = start(&conf("", "one"));
