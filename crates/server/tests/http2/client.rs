@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     time::Duration,
 };
 
@@ -11,6 +11,7 @@ use forebay_wire::h2::{
     frame::{self, HEAD_BYTES, flag, kind},
     hpack::{Decoder, Encoder, Indexing},
 };
+use socket2::{Domain, Socket, Type};
 
 /// What came back on a stream.
 #[derive(Debug, Default)]
@@ -54,27 +55,36 @@ pub type GoAway = (u32, u32);
 impl Peer {
     /// Connects, and sends the preface with these settings.
     pub fn connect(addr: SocketAddr, settings: &[(u16, u32)]) -> Peer {
-        let mut peer = Peer::raw(addr);
+        Peer::raw(addr).greeted(settings)
+    }
+
+    fn greeted(mut self, settings: &[(u16, u32)]) -> Peer {
         let mut out = PREFACE.to_vec();
         frame::write_settings(&mut out, settings);
-        peer.send(&out);
-        peer
+        self.send(&out);
+        self
+    }
+
+    /// The same from an address of its own, which the server can log.
+    pub fn connect_from(from: Ipv4Addr, addr: SocketAddr, settings: &[(u16, u32)]) -> Peer {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::new(IpAddr::V4(from), 0).into()).expect("bind");
+        socket.connect(&addr.into()).expect("connect");
+        Peer::over(socket.into()).greeted(settings)
     }
 
     /// Connects and says nothing.
     pub fn raw(addr: SocketAddr) -> Peer {
-        let stream = TcpStream::connect(addr).expect("connect");
+        Peer::over(TcpStream::connect(addr).expect("connect"))
+    }
+
+    fn over(stream: TcpStream) -> Peer {
         let limit = Some(Duration::from_secs(10));
         stream.set_read_timeout(limit).expect("timeout");
         stream.set_write_timeout(limit).expect("timeout");
         stream.set_nodelay(true).expect("nodelay");
         let (encoder, decoder) = (Encoder::default(), Decoder::default());
         Peer { stream, input: Vec::new(), encoder, decoder }
-    }
-
-    /// The client's port.
-    pub fn port(&self) -> u16 {
-        self.stream.local_addr().expect("an address").port()
     }
 
     /// Sends bytes.

@@ -2,7 +2,7 @@
 //!
 //! A case that names a row of `docs/differences.md` must differ, any other must not.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use forebay_testkit::{
     Kind, Server,
@@ -388,7 +388,7 @@ fn conf(origin: &Origin, dead: u16) -> String {
             server_tokens off;
             types {{ text/html html; }}
             default_type text/plain;
-            log_format h2 '$remote_port|$request|$status|$body_bytes_sent|$server_protocol|$http2|'
+            log_format h2 '$remote_addr|$request|$status|$body_bytes_sent|$server_protocol|$http2|'
                 '$request_completion|$scheme|$host|$http_host|$request_length|$content_length';
             access_log {{prefix}}/access.log h2;
             server {{
@@ -464,9 +464,9 @@ struct Got {
     over: bool,
 }
 
-/// Runs a case; what came, in words.
-fn run(server: &Server, case: &Case) -> (String, u16) {
-    let mut peer = Peer::connect(server.addr_of(case.port), &case.settings);
+/// Runs a case from an address of its own; what came, in words.
+fn run(server: &Server, case: &Case, from: Ipv4Addr) -> String {
+    let mut peer = Peer::connect_from(from, server.addr_of(case.port), &case.settings);
     let mut got: BTreeMap<u32, Got> = BTreeMap::new();
     let mut goaway = String::new();
     let mut stream = 1;
@@ -508,7 +508,7 @@ fn run(server: &Server, case: &Case) -> (String, u16) {
     for (at, port) in server.ports().iter().enumerate() {
         text = text.replace(&port.to_string(), &format!("{{port{at}}}"));
     }
-    (text + &goaway, peer.port())
+    text + &goaway
 }
 
 /// Reads until every stream has ended, or the connection has.
@@ -592,18 +592,24 @@ fn run_all(kind: Kind, cases: &[Case]) -> Vec<(String, String)> {
     ];
     let builder = Server::builder(kind, &conf(&origin, dead.number())).files(&files);
     let mut server = builder.start().unwrap_or_else(|e| panic!("{e}"));
-    let texts: Vec<(String, u16)> = cases.iter().map(|case| run(&server, case)).collect();
+    // By its address, and not by its port: the system may give that to another case again.
+    let address =
+        |index: usize| Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 1).to_bits() + index as u32);
+    let cases = cases.iter().enumerate();
+    let texts: Vec<String> =
+        cases.map(|(index, case)| run(&server, case, address(index))).collect();
     server.signal(Signal::SIGQUIT);
     assert!(server.wait_exit(LIMIT).is_some(), "{}", server.error_log());
     let log = server.access_log();
-    let lines = |port: u16| {
-        let prefix = format!("{port}|");
+    let lines = |from: Ipv4Addr| {
+        let prefix = format!("{from}|");
         let mut lines: Vec<&str> =
             log.lines().filter_map(|line| line.strip_prefix(&prefix)).collect();
         lines.sort_unstable();
         lines.join("\n")
     };
-    texts.into_iter().map(|(text, port)| (text, lines(port))).collect()
+    let texts = texts.into_iter().enumerate();
+    texts.map(|(index, text)| (text, lines(address(index)))).collect()
 }
 
 #[test]
