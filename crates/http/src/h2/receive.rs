@@ -628,7 +628,7 @@ impl<F: Future<Output = Request>> Conn<F> {
             identify(&mut r, &plan, names, reject == Reject::NoHost);
         }
         r.keep_alive = true;
-        skipped(&r);
+        skipped(&mut r);
         let task = match framing {
             Ok(_) => Task::Answer,
             Err(refusal) => Task::Reject(refused(&r, refusal)),
@@ -743,14 +743,18 @@ fn check_new_id(id: u32) -> Result<(), Violation> {
 }
 
 /// Tells of fields that were passed over (`ignore_invalid_headers`).
-fn skipped(r: &Request) {
+fn skipped(r: &mut Request) {
+    if r.input.head.skipped.is_empty() {
+        return;
+    }
+    // nginx tells of them as they come, and has no request line then.
+    let line = mem::take(&mut r.input_mut().head.request_line);
     for name in &r.input.head.skipped {
         let name = Shown(r.input.text(*name));
-        let text = format_args!(
-            "client sent invalid header: \"{name}\" while processing HTTP/2 connection"
-        );
+        let text = format_args!("client sent invalid header: \"{name}\" {READING}");
         r.log_error(Severity::Info, text);
     }
+    r.input_mut().head.request_line = line;
 }
 
 /// Tells why a request is none; its status.
@@ -759,7 +763,10 @@ fn refused(r: &Request, refusal: Refusal) -> u16 {
         Refusal::Malformed(reason) => (reason, 400),
         Refusal::Reject(reject) => (reject.reason(), reject.status()),
     };
-    let text = format_args!("{reason} while processing HTTP/2 connection");
-    r.log_error(Severity::Info, text);
+    let detail = r.input.head.refused.map_or(&b""[..], |span| r.input.text(span));
+    r.log_error(Severity::Info, format_args!("{reason}{} {READING}", Shown(detail)));
     status
 }
+
+/// nginx's `log->action` of a stream.
+const READING: &str = "while reading client request headers";

@@ -205,6 +205,14 @@ fn files_and_heads() -> Vec<Case> {
             ],
         ),
         case(
+            "empty crumbs of a cookie",
+            vec![
+                get("/cookie").with("cookie", "").with("cookie", "b=1"),
+                get("/cookie").with("cookie", "b=1").with("cookie", ""),
+                get("/cookie").with("cookie", "").with("cookie", ""),
+            ],
+        ),
+        case(
             "hosts",
             vec![
                 get("/host").without(":authority").with("host", "Other:81"),
@@ -572,8 +580,16 @@ fn shown(body: &[u8]) -> String {
     body.escape_ascii().to_string()
 }
 
-/// Runs all cases; what came of each, and the lines that it left.
-fn run_all(kind: Kind, cases: &[Case]) -> Vec<(String, String)> {
+/// What came of a case.
+struct Outcome {
+    text: String,
+    /// The lines that it left in the access log, and those in the error log up to the client's address.
+    lines: String,
+    errors: String,
+}
+
+/// Runs all cases.
+fn run_all(kind: Kind, cases: &[Case]) -> Vec<Outcome> {
     let origin = Origin::start(|conn| {
         while let Some(request) = conn.request()? {
             conn.send(&answer(&request))?;
@@ -608,8 +624,22 @@ fn run_all(kind: Kind, cases: &[Case]) -> Vec<(String, String)> {
         lines.sort_unstable();
         lines.join("\n")
     };
+    let error_log = server.error_log();
+    let errors = |from: Ipv4Addr| {
+        let client = format!(", client: {from}, ");
+        let lines = error_log.lines().filter_map(|line| {
+            let (what, who) = line.split_once(&client)?;
+            // Behind time, process and connection.
+            Some(format!("{}, {who}\n", what.split_once(" *")?.1.split_once(' ')?.1))
+        });
+        lines.collect()
+    };
     let texts = texts.into_iter().enumerate();
-    texts.map(|(index, text)| (text, lines(address(index)))).collect()
+    let outcome = |(index, text)| {
+        let from = address(index);
+        Outcome { text, lines: lines(from), errors: errors(from) }
+    };
+    texts.map(outcome).collect()
 }
 
 #[test]
@@ -624,16 +654,17 @@ fn nginx_and_forebay_answer_the_same_frames_alike() {
     let mut wrong = String::new();
     for ((case, mut theirs), mut ours) in cases.iter().zip(nginx).zip(forebay) {
         if case.unlogged {
-            theirs.1.clear();
-            ours.1.clear();
+            theirs.lines.clear();
+            ours.lines.clear();
         }
         let name = case.name;
-        match (theirs == ours, case.why) {
+        let same = (&theirs.text, &theirs.lines) == (&ours.text, &ours.lines);
+        match (same, case.why) {
             (true, Why::Same) | (false, Why::Row(_) | Why::Newer(_)) => {}
             (true, why) => wrong += &format!("--- {name}: the same, in spite of {why:?}\n"),
             (false, Why::Same) => {
                 wrong += &format!("--- {name}\n");
-                for (theirs, ours) in [(theirs.0, ours.0), (theirs.1, ours.1)] {
+                for (theirs, ours) in [(theirs.text, ours.text), (theirs.lines, ours.lines)] {
                     if theirs != ours {
                         wrong += &format!("nginx:\n{theirs}\nForebay:\n{ours}\n");
                     }
@@ -642,4 +673,47 @@ fn nginx_and_forebay_answer_the_same_frames_alike() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_told_in_nginx_s_words() {
+    if binary(Kind::Nginx).is_none() {
+        assert!(std::env::var_os("CI").is_none(), "nginx is missing");
+        return println!("no nginx: skipped");
+    }
+    let text = || get("/text");
+    let asks = [
+        text().with("A", "b"),
+        text().with("a b", "c"),
+        text().with("a_b", "c"),
+        text().with("a", "b\rc"),
+        text().with(":x", "b"),
+        text().with(":path", "/"),
+        text().with(":method", "GET"),
+        text().with(":scheme", "http"),
+        text().without(":path"),
+        text().without(":method"),
+        text().without(":scheme"),
+        text().without(":authority"),
+        text().but(":path", "x"),
+        text().but(":path", ""),
+        text().but(":path", "/\u{1}"),
+        text().but(":path", "/%zz"),
+        text().but(":authority", "a b"),
+        text().but(":method", "G(T"),
+        text().but(":method", "TRACE"),
+        text().but(":scheme", "1"),
+        text().with("host", "test").with("host", "test"),
+        text().with("if-range", "x").with("if-range", ""),
+        text().with("content-length", "1").with("content-length", "1"),
+        text().with("content-length", "x"),
+    ];
+    let cases: Vec<Case> = asks.into_iter().map(|ask| case("", vec![ask])).collect();
+    let (nginx, forebay) = (run_all(Kind::Nginx, &cases), run_all(Kind::Forebay, &cases));
+    for ((case, theirs), ours) in cases.iter().zip(nginx).zip(forebay) {
+        assert!(!theirs.errors.is_empty(), "{:?}", case.asks[0].fields);
+        // As of the row `error-log-controls`.
+        let theirs = theirs.errors.replace('\r', "\\x0D").replace('\u{1}', "\\x01");
+        assert_eq!(theirs, ours.errors, "{:?}", case.asks[0].fields);
+    }
 }
