@@ -376,6 +376,8 @@ fn spend_cycle(r: &mut Request) -> bool {
 }
 
 /// Tells that there was none, and where it was to go.
+///
+/// DIFFERS(cycle-forgets-fields): what the upstreams of a cycle sent is no part of the 500.
 #[cold]
 fn tell_cycle(r: &Request, doing: &str, target: &[u8], meanwhile: &str) {
     let target = log::Shown(target);

@@ -95,6 +95,8 @@ impl BodyReader {
     }
 
     /// Whether the client still waits for `100 Continue` before it sends anything.
+    ///
+    /// DIFFERS(continue-for-nothing): nginx may send one for a body that there is not.
     pub fn awaits_continue(&self) -> bool {
         self.expects_continue && self.wire_bytes == 0 && self.ahead.is_empty() && !self.finished()
     }
