@@ -253,6 +253,7 @@ impl Thread {
         spawn_local(async move {
             timer::sleep(GIVE_BACK_MS).await;
             if thread.open.get() < crowd / 2 {
+                h1::shrink();
                 memory::give_back();
             }
             thread.crowd.set(thread.open.get());

@@ -28,9 +28,9 @@ pub enum Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    /// The answer is what comes of the future.
-    pub fn later(future: impl Future<Output = Flow<'a>> + 'a) -> Flow<'a> {
-        Flow::Later(Pooled::new(future).erased())
+    /// The answer is what comes of the future that is made.
+    pub fn later<F: Future<Output = Flow<'a>> + 'a>(make: impl FnOnce() -> F) -> Flow<'a> {
+        Flow::Later(Pooled::new(make).erased())
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_rt::{clock, pool};
+use forebay_rt::{clock, memory, pool};
 use forebay_session::{
     log::Severity,
     var::{Registry, Scope, Store},
@@ -479,6 +479,13 @@ impl Request {
     /// Panics when somebody does: only for the protocol drivers.
     pub fn input_mut(&mut self) -> &mut Input {
         Rc::get_mut(&mut self.input).expect("not shared before the engine runs")
+    }
+
+    /// Has what the response will be written to fetched, see [`memory::prefetch`].
+    pub(crate) fn prefetch(&self) {
+        memory::prefetch(&*self.response);
+        memory::prefetch(&*self.upstream);
+        memory::prefetch(&*self.input);
     }
 
     /// Gives the memory back that the head does not fill, for the time that a slow client takes.

@@ -26,7 +26,7 @@ impl Handler for Panics {
         if r.uri == b"/at-once" {
             return go_wrong();
         }
-        Flow::later(async {
+        Flow::later(|| async {
             task::yield_now().await;
             go_wrong()
         })

@@ -396,7 +396,7 @@ pub fn run<'a, F: Future<Output = Flow<'a>> + 'a>(
     begin: impl FnOnce() -> F,
 ) -> Flow<'a> {
     if waits {
-        return Flow::later(begin());
+        return Flow::later(begin);
     }
     match pin!(begin()).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(flow) => flow,

@@ -18,4 +18,4 @@ mod serve;
 pub(crate) use close::{Patience, linger, shut_down};
 pub(crate) use head::{write_date, write_modified};
 pub(crate) use refused::identify;
-pub use serve::serve;
+pub use serve::{serve, shrink};

@@ -1,15 +1,9 @@
 //! The life of one HTTP/1 connection.
 
-use std::{
-    cell::{Cell, RefCell},
-    future::poll_fn,
-    io, mem,
-    rc::Rc,
-    task::Poll,
-};
+use std::{cell::RefCell, future::poll_fn, io, mem, rc::Rc, task::Poll};
 
 use forebay_rt::{
-    clock,
+    clock, memory,
     pool::{self, Pooled},
     task,
     timer::{Idle, Timer},
@@ -72,7 +66,7 @@ pub fn serve<T: Transport, G: 'static>(
         loop {
             let buf = match first.take() {
                 Some(buf) => buf.into_vec(),
-                None => match wait(&mut io, &timer, waits_for(&connection)).await {
+                None => match wait(&mut io, &timer, &connection).await {
                     Arrived::Bytes(buf) => buf,
                     Arrived::Closed => return complain::gone_idle(&connection, &listening.addr),
                     Arrived::Broken(error) => {
@@ -85,7 +79,7 @@ pub fn serve<T: Transport, G: 'static>(
                 },
             };
             let ahead = Ahead::from(buf);
-            match Pooled::new(active(&mut io, &timer, &connection, &listening, ahead)).await {
+            match Pooled::new(|| active(&mut io, &timer, &connection, &listening, ahead)).await {
                 Some(keepalive_ms) => timer.arm(keepalive_ms),
                 None => return,
             }
@@ -100,9 +94,6 @@ fn first_timeout_ms(connection: &Connection, listening: &Listening) -> u64 {
     plan.server(listener.names.default).settings.client_header_timeout_ms
 }
 
-/// How long a connection keeps the memory of its last request, should the next one follow soon.
-const WARM_MS: u64 = 1000;
-
 /// What one request leaves for the next one to use.
 struct Warm {
     parser: Parser,
@@ -110,22 +101,27 @@ struct Warm {
 }
 
 thread_local! {
-    static WARM: RefCell<Vec<Warm>> = const { RefCell::new(Vec::new()) };
+    // The one that was used last is taken first: it is still in the caches.
+    static WARM: RefCell<Vec<Box<Warm>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// How many sets of request memory a thread keeps for connections that wake up.
-const KEPT: usize = 64;
-/// How many connections of a thread may stay warm at once. More than that are not all busy, and their
-/// memory would only ever be a high-water mark.
-const MAX_WARM: usize = 64;
+const KEPT: usize = 256;
+/// How many are left when a crowd of connections has gone.
+const KEPT_QUIET: usize = 16;
+
+/// Gives back most of what this thread keeps for requests.
+pub fn shrink() {
+    WARM.with_borrow_mut(|kept| kept.truncate(KEPT_QUIET));
+}
 
 /// How many requests that follow each other without a pause are answered before other connections have
 /// their turn: few, so that thousands who send without a pause leave the others a chance; in nginx it is
 /// one (`ngx_http_set_keepalive_handler`).
 const MAX_IN_TURN: u32 = 4;
 
-/// Serves requests until the connection ends (`None`) or has been idle for a while: how long it may
-/// stay so.
+/// Serves a request, and those that follow it without a pause; how long the connection may be idle then,
+/// `None` where it ends.
 async fn active<T: Transport>(
     io: &mut T,
     timer: &Timer,
@@ -133,9 +129,9 @@ async fn active<T: Transport>(
     listening: &Listening,
     mut ahead: Ahead,
 ) -> Option<u64> {
-    let mut warm = WARM
-        .with_borrow_mut(Vec::pop)
-        .unwrap_or_else(|| Warm { parser: Parser::default(), parts: Some(Parts::default()) });
+    let mut warm = WARM.with_borrow_mut(Vec::pop).unwrap_or_else(|| {
+        Box::new(Warm { parser: Parser::default(), parts: Some(Parts::default()) })
+    });
     // What a PROXY header left over is not a request behind another.
     let mut pipelined = false;
     let mut in_turn = 0;
@@ -150,28 +146,9 @@ async fn active<T: Transport>(
                     task::yield_now().await;
                 }
             }
-            Next::Wait { .. } if listening.is_gone() => break None,
             // A thread that quits closes it in a moment.
-            Next::Wait { keepalive_ms } => {
-                let Some(_warm) = StaysWarm::begin() else { break Some(keepalive_ms) };
-                let patience = keepalive_ms.min(WARM_MS);
-                timer.arm(patience);
-                match wait(io, timer, Idle::Kept).await {
-                    Arrived::Bytes(bytes) => (ahead, pipelined) = (bytes.into(), false),
-                    Arrived::TimedOut if keepalive_ms > patience => {
-                        break Some(keepalive_ms - patience);
-                    }
-                    Arrived::Closed => {
-                        complain::gone_idle(connection, &listening.addr);
-                        break None;
-                    }
-                    Arrived::Broken(error) => {
-                        complain::broken_idle(connection, &listening.addr, &error);
-                        break None;
-                    }
-                    Arrived::Shed | Arrived::TimedOut => break None,
-                }
-            }
+            Next::Wait { .. } if listening.is_gone() => break None,
+            Next::Wait { keepalive_ms } => break Some(keepalive_ms),
         }
     };
     WARM.with_borrow_mut(|kept| {
@@ -180,29 +157,6 @@ async fn active<T: Transport>(
         }
     });
     idle
-}
-
-thread_local! {
-    static STAYING_WARM: Cell<usize> = const { Cell::new(0) };
-}
-
-/// One of the connections that stay warm.
-struct StaysWarm;
-
-impl StaysWarm {
-    fn begin() -> Option<StaysWarm> {
-        let now = STAYING_WARM.get();
-        (now < MAX_WARM).then(|| {
-            STAYING_WARM.set(now + 1);
-            StaysWarm
-        })
-    }
-}
-
-impl Drop for StaysWarm {
-    fn drop(&mut self) {
-        STAYING_WARM.set(STAYING_WARM.get() - 1);
-    }
 }
 
 /// What came of waiting for a request.
@@ -217,14 +171,11 @@ enum Arrived {
     TimedOut,
 }
 
-fn waits_for(connection: &Connection) -> Idle {
-    if connection.requests.get() == 0 { Idle::First } else { Idle::Kept }
-}
-
-async fn wait<T: Transport>(io: &mut T, timer: &Timer, idle: Idle) -> Arrived {
-    timer.set_idle(idle);
+async fn wait<T: Transport>(io: &mut T, timer: &Timer, connection: &Connection) -> Arrived {
+    timer.set_idle(if connection.requests.get() == 0 { Idle::First } else { Idle::Kept });
     let arrived = poll_fn(|cx| {
         if io.poll_readable(cx).is_ready() {
+            memory::prefetch(connection);
             let mut buf = pool::buffer();
             match io.poll_read(cx, &mut buf) {
                 Poll::Ready(Ok(read)) if read > 0 => return Poll::Ready(Arrived::Bytes(buf)),

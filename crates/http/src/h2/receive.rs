@@ -676,7 +676,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         let window = if self.settings_are_known { preread } else { preread.max(DEFAULT_WINDOW) };
         self.streams.push(Stream {
             id,
-            work: Work::Running(Pooled::new((self.start)(r, client, task))),
+            work: Work::Running(Pooled::new(|| (self.start)(r, client, task))),
             inbox,
             waker: None,
             client_done,

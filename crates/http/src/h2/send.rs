@@ -144,7 +144,7 @@ impl<F: Future<Output = Request>> Conn<F> {
         let outbox = Rc::new(Outbox::default());
         stream.outbox = Some(outbox.clone());
         let client = StreamClient::of_tunnel(stream.inbox.clone(), outbox);
-        stream.work = Work::Running(Pooled::new((self.start)(r, client, Task::Tunnel)));
+        stream.work = Work::Running(Pooled::new(|| (self.start)(r, client, Task::Tunnel)));
         // It is polled for the first time in the next round.
         stream.waker.get_or_insert_with(|| StreamWaker::new(cx.waker())).waker().wake_by_ref();
     }

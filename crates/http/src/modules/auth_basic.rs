@@ -154,7 +154,7 @@ impl Handler for Guard {
         }
         let (hash, password) = (hash.to_vec(), given.password().to_vec());
         match pool().run(move || password::matches(&password, &hash)) {
-            Ok(task) => Flow::later(async move {
+            Ok(task) => Flow::later(move || async move {
                 match task.await {
                     Some(matches) => verdict(r, &given, &realm, matches),
                     None => Flow::Deny(500),

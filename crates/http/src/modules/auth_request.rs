@@ -96,7 +96,7 @@ struct Ask {
 
 impl Handler for Ask {
     fn handle<'a>(&'a self, r: &'a mut Request, _client: &'a mut dyn Client) -> Flow<'a> {
-        Flow::later(self.ask(r))
+        Flow::later(|| self.ask(r))
     }
 }
 

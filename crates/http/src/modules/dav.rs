@@ -167,7 +167,7 @@ impl Handler for Files {
         if self.methods & method == 0 || memchr::memchr(0, &r.uri).is_some() {
             return Flow::Decline;
         }
-        Flow::later(async move {
+        Flow::later(move || async move {
             let ended = match method {
                 PUT => self.put(r, client).await,
                 DELETE => self.delete(r),

@@ -294,7 +294,7 @@ impl Handler for Limiter {
             return Flow::Decline;
         }
         r.main.limit_req.set(Some(Verdict::Delayed));
-        Flow::later(async move {
+        Flow::later(move || async move {
             match hold_up(r, client, delay_ms).await {
                 Ok(()) => Flow::Decline,
                 Err(status) => Flow::Deny(status),

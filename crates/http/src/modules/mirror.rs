@@ -106,7 +106,7 @@ impl Handler for Copies {
         if !self.request_body {
             return self.send(r);
         }
-        Flow::later(async move {
+        Flow::later(move || async move {
             match body_in::read(r, client).await {
                 Ok(()) => self.send(r),
                 Err(status) => Flow::Deny(status),

@@ -205,7 +205,7 @@ impl Handler for Opening {
         if r.method != Method::Connect || r.subrequest {
             return Flow::Deny(405);
         }
-        Flow::later(upstream::run(self, r, client))
+        Flow::later(|| upstream::run(self, r, client))
     }
 }
 

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use forebay_rt::{clock, errno::Errno, timer::Timer, transport::Transport};
 use forebay_session::{
     log::Severity,
-    upstream::{Group, Lease, Outcome, Selection, Timings, keepalive::Kept},
+    upstream::{Group, Lease, Outcome, Selection, keepalive::Kept},
 };
 
 use super::{
@@ -84,12 +84,7 @@ pub fn finish(
         kept.owner = link.owner;
         pool.keep(&group.settings.keepalive, lease.peer(), kept, clock::now_ms());
     }
-    let timings = state.with(|attempt| Timings {
-        connect_ms: attempt.connect_ms,
-        header_ms: attempt.header_ms,
-        response_ms: attempt.response_ms,
-    });
-    lease.finish(selection, Outcome::Good, timings);
+    lease.finish(selection, Outcome::Good, state.with(|attempt| attempt.timings()));
 }
 
 /// Something that may be read ahead of a client whose socket is full.

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use forebay_rt::{clock, connect, errno::Errno, pool, timer::Timer};
 use forebay_session::{
     log::Severity,
-    upstream::{Group, Lease, Outcome, Pick, Selection, Timings, keepalive::Kept, sticky::Stage},
+    upstream::{Group, Lease, Outcome, Pick, Selection, keepalive::Kept, sticky::Stage},
 };
 use forebay_wire::h1::{Method, ResponseBody, ResponseFraming};
 
@@ -178,7 +178,7 @@ async fn ask_servers<P: Protocol>(
         };
         let timings = r.upstream.with(|attempt| {
             attempt.response_ms = Some(attempt.elapsed_ms());
-            timings(attempt)
+            attempt.timings()
         });
         let (next, late) = match failure {
             Failure::Final(status) => {
@@ -199,14 +199,6 @@ async fn ask_servers<P: Protocol>(
         if selection.tries() == 0 || !x.may_go_on(r, next) {
             return Err(next.status());
         }
-    }
-}
-
-fn timings(attempt: &super::state::Attempt) -> Timings {
-    Timings {
-        connect_ms: attempt.connect_ms,
-        header_ms: attempt.header_ms,
-        response_ms: attempt.response_ms,
     }
 }
 
@@ -440,6 +432,9 @@ impl<P: Protocol> Exchange<'_, P> {
             Reading { buf: Vec::new(), interim: 0, received: 0, hints: Vec::new(), broken: None };
         self.timer.arm(settings.send_timeout_ms);
         let (came, hinting) = poll_fn(|cx| {
+            if sender.done() {
+                r.prefetch();
+            }
             let read = loop {
                 let sends = !sender.done() || codec.has_output();
                 if sends

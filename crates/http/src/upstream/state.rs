@@ -17,7 +17,7 @@ use bytes::Bytes;
 use forebay_rt::clock;
 use forebay_session::{
     log::{Severity, Shown},
-    upstream::Peer,
+    upstream::{Peer, Timings},
     var::Registry,
 };
 use forebay_wire::h1::{ResponseFieldId, ResponseHead, encode::write_decimal};
@@ -62,6 +62,15 @@ impl Attempt {
     /// Milliseconds since it began.
     pub fn elapsed_ms(&self) -> u64 {
         clock::now_ms().saturating_sub(self.started_ms)
+    }
+
+    /// How long its parts took.
+    pub fn timings(&self) -> Timings {
+        Timings {
+            connect_ms: self.connect_ms,
+            header_ms: self.header_ms,
+            response_ms: self.response_ms,
+        }
     }
 
     fn name(&self) -> &[u8] {

@@ -125,7 +125,7 @@ impl Handler for Video {
         }
         // The body is thrown away before anybody looks for the file.
         r.asks_for_body.get_or_insert(true);
-        Flow::later(self.serve(r))
+        Flow::later(|| self.serve(r))
     }
 }
 

@@ -542,7 +542,7 @@ struct Job {
 
 impl<S: Speech> Handler for Handing<S> {
     fn handle<'a>(&'a self, r: &'a mut Request, client: &'a mut dyn Client) -> Flow<'a> {
-        Flow::later(upstream::run(self, r, client))
+        Flow::later(|| upstream::run(self, r, client))
     }
 }
 
