@@ -49,6 +49,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn fetching_changes_nothing_whatever_the_size() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(1000).collect();
+        let wanted = bytes.clone();
+        prefetch(&());
+        (0..=bytes.len()).for_each(|len| prefetch(&bytes[..len]));
+        prefetch::<dyn std::any::Any>(&bytes);
+        assert_eq!(bytes, wanted);
+    }
+
+    #[test]
     fn giving_back_leaves_what_is_in_use() {
         let used = vec![7u8; 1 << 20];
         drop(vec![8u8; 1 << 20]);

@@ -102,6 +102,7 @@ struct Warm {
 
 thread_local! {
     // The one that was used last is taken first: it is still in the caches.
+    #[expect(clippy::vec_box, reason = "to take one is not to move it")]
     static WARM: RefCell<Vec<Box<Warm>>> = const { RefCell::new(Vec::new()) };
 }
 
