@@ -103,8 +103,6 @@ fn put_back(layout: Layout, place: NonNull<u8>) -> bool {
 /// A future in pooled memory: what `Box::pin` does, without the allocator once the thread is warm.
 pub struct Pooled<F: ?Sized> {
     place: NonNull<F>,
-    /// Whether it was polled before.
-    has_begun: bool,
     owns: PhantomData<F>,
 }
 
@@ -119,7 +117,7 @@ impl<F: Future> Pooled<F> {
         unsafe {
             place.write(make());
         }
-        Pooled { place, has_begun: false, owns: PhantomData }
+        Pooled { place, owns: PhantomData }
     }
 
     /// The same future, where its type does not matter.
@@ -128,9 +126,8 @@ impl<F: Future> Pooled<F> {
         F: 'a,
     {
         let place: NonNull<dyn Future<Output = F::Output> + 'a> = self.place;
-        let has_begun = self.has_begun;
         std::mem::forget(self);
-        Pooled { place, has_begun, owns: PhantomData }
+        Pooled { place, owns: PhantomData }
     }
 }
 
@@ -146,11 +143,8 @@ impl<F: Future + ?Sized> Future for Pooled<F> {
         // It is never moved out of its place, which makes the pin true.
         #[allow(unsafe_code)]
         let future = unsafe { Pin::new_unchecked(this.place.as_mut()) };
-        if this.has_begun {
-            // Many others had their turn meanwhile.
-            memory::prefetch(&*future);
-        }
-        this.has_begun = true;
+        // Many others had their turn meanwhile.
+        memory::prefetch(&*future);
         future.poll(cx)
     }
 }
