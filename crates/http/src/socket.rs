@@ -78,6 +78,14 @@ impl<T: Transport> Transport for ClientSocket<T> {
         self.io.poll_write(cx, slices, more)
     }
 
+    fn poll_hand_over(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.io.poll_hand_over(cx, slices)
+    }
+
     fn poll_send_file(
         &mut self,
         cx: &mut Context<'_>,

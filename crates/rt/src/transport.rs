@@ -22,7 +22,7 @@ use rustix::{
     net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, recv, send, sendmsg},
 };
 
-use crate::event_loop::{self, Watch};
+use crate::event_loop::{self, HandedOver, MOST_HANDED_OVER, Watch};
 
 /// What counts as much in a single write: less than that is bounded by what is asked for.
 const MUCH: usize = 4 << 10;
@@ -45,6 +45,17 @@ pub trait Transport: 'static {
         slices: &[IoSlice<'_>],
         more: bool,
     ) -> Poll<io::Result<usize>>;
+
+    /// Writes as [`Transport::poll_write`] does what ends a message. It may wait until the tasks that are ready
+    /// have had their turn, so that what ends many messages leaves together; then it counts as written, and
+    /// what goes wrong with it the next call tells.
+    fn poll_hand_over(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write(cx, slices, false)
+    }
 
     /// Sends up to `count` bytes of a file from `offset`, in the kernel where it can; 0: the file is
     /// shorter than that. For those that [send files](Transport::sends_files).
@@ -96,6 +107,8 @@ pub trait Transport: 'static {
 /// connection, and is the only one on it, is answered without that: a system call less. From then on it
 /// belongs to that thread; only [`Socket::into_fd`] and dropping it work everywhere.
 pub struct Socket {
+    // First of all: what it has left to say.
+    handed_over: HandedOver,
     // Before the descriptor: its number may be given out again as soon as it is closed.
     watch: Watch,
     fd: OwnedFd,
@@ -104,11 +117,15 @@ pub struct Socket {
 impl Socket {
     /// A connected, non-blocking socket, or one that is being connected.
     pub fn new(fd: OwnedFd) -> Socket {
-        Socket { watch: Watch::NONE, fd }
+        Socket { handed_over: HandedOver::default(), watch: Watch::NONE, fd }
     }
 
-    /// The descriptor, taken off the event loop: for another thread. From any thread.
-    pub fn into_fd(self) -> Option<OwnedFd> {
+    /// The descriptor, taken off the event loop: for another thread. From any thread, once it was read since
+    /// something was handed over. `None`: not all of that could be sent.
+    pub fn into_fd(mut self) -> Option<OwnedFd> {
+        if !self.handed_over.has_left(&self.watch) {
+            return None;
+        }
         if self.watch.is_some() {
             self.watch.leave(self.fd.as_fd());
         }
@@ -164,6 +181,7 @@ impl Socket {
     ) -> Poll<io::Result<usize>> {
         loop {
             if self.watch.is_some() {
+                ready!(self.handed_over.poll_left(&self.watch, cx))?;
                 ready!(self.watch.poll_writable(cx))?;
             }
             if event_loop::is_turn_over(cx) {
@@ -252,6 +270,7 @@ impl Transport for Socket {
         self.watched()?;
         loop {
             ready!(self.watch.poll_readable(cx))?;
+            self.handed_over.check(&self.watch)?;
             let room = buf.capacity() - buf.len();
             let read = retry(|| receive(self.fd.as_fd(), buf));
             // A socket that gave less than there was room for is empty: the next question waits for an
@@ -298,6 +317,22 @@ impl Transport for Socket {
         })
     }
 
+    fn poll_hand_over(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let whole = slices.iter().map(|slice| slice.len()).sum();
+        let fd = self.fd.as_fd();
+        if whole <= MOST_HANDED_OVER
+            && self.watch.is_some()
+            && self.handed_over.take(&self.watch, fd, slices, whole)
+        {
+            return Poll::Ready(Ok(whole));
+        }
+        self.poll_write(cx, slices, false)
+    }
+
     fn poll_send_file(
         &mut self,
         cx: &mut Context<'_>,
@@ -324,7 +359,8 @@ impl Transport for Socket {
         pending.err().map(io::Error::from)
     }
 
-    fn poll_shutdown(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.handed_over.poll_left(&self.watch, cx))?;
         Poll::Ready(Ok(rustix::net::shutdown(&self.fd, Shutdown::Write)?))
     }
 

@@ -246,7 +246,11 @@ async fn send_pair<T: Transport>(
                 (_, true) => &slices[..1],
                 _ => &slices[..],
             };
-            match io.poll_write(cx, slices, fin_follows) {
+            let written = match fin_follows {
+                true => io.poll_write(cx, slices, true),
+                false => io.poll_hand_over(cx, slices),
+            };
+            match written {
                 Poll::Ready(Ok(written)) => {
                     at += written;
                     *sent += written as u64;
@@ -582,7 +586,12 @@ impl Output {
             count += 1;
             left -= take as u64;
         }
-        let written = match ready!(io.poll_write(cx, &slices[..count], more && left > 0)) {
+        let ends = self.body.is_none() && count == self.queue.len();
+        let written = match ends && !more {
+            true => io.poll_hand_over(cx, &slices[..count]),
+            false => io.poll_write(cx, &slices[..count], more && left > 0),
+        };
+        let written = match ready!(written) {
             Ok(written) => written,
             Err(_) => return Poll::Ready(Err(SendError::Gone)),
         };

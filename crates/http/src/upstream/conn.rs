@@ -145,6 +145,14 @@ impl Transport for Stream {
         each!(self, io => io.poll_write(cx, slices, more))
     }
 
+    fn poll_hand_over(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, io => io.poll_hand_over(cx, slices))
+    }
+
     fn poll_send_file(
         &mut self,
         cx: &mut Context<'_>,

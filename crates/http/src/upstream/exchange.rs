@@ -428,6 +428,7 @@ impl<P: Protocol> Exchange<'_, P> {
         let mut codec = self.protocol.codec(r, self.job, r.upstream.take_head());
         codec.begin(link.session.take());
         let mut sender = Sender::new(&mut codec, self.request, &self.body, limit, timeout_ms);
+        sender.repeatable = is_idempotent(r);
         let mut reading =
             Reading { buf: Vec::new(), interim: 0, received: 0, hints: Vec::new(), broken: None };
         self.timer.arm(settings.send_timeout_ms);

@@ -87,6 +87,8 @@ pub struct Sender<'a> {
     queued: usize,
     /// Bytes written.
     pub sent: u64,
+    /// Whether it matters little that it counts as sent when it was not quite: it may be sent twice.
+    pub repeatable: bool,
     /// Whether the end of the body is in the queue, or out.
     ended: bool,
     /// What the client has sent, as long as nothing was written: another server may get it.
@@ -130,6 +132,7 @@ impl<'a> Sender<'a> {
             queue: VecDeque::new(),
             queued: 0,
             sent: 0,
+            repeatable: false,
             ended: false,
             taken: Vec::new(),
             own: None,
@@ -351,7 +354,11 @@ impl<'a> Sender<'a> {
         // A file follows at once, in the same packets; not where a window may shut before it.
         let follows = matches!(&self.body, Source::File { file, at } if *at < file.len);
         let more = follows && !self.framed;
-        let written = match stream.poll_write(cx, &slices[..count], more) {
+        let written = match self.repeatable && self.ended {
+            true => stream.poll_hand_over(cx, &slices[..count]),
+            false => stream.poll_write(cx, &slices[..count], more),
+        };
+        let written = match written {
             Poll::Ready(Ok(written)) => written,
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => return Poll::Pending,

@@ -1,8 +1,8 @@
 //! The event loop of a worker thread: tasks take turns, then the thread waits for its sockets and
 //! timers (`ngx_process_events_and_timers`).
 //!
-//! One loop a thread, one epoll a loop. A turn of the loop is: poll the tasks that were woken, do what
-//! is to be done before waiting (log lines are written), wait for events, read the clock once, take the
+//! One loop a thread, one epoll a loop. A turn of the loop is: poll the tasks that were woken, send what they
+//! have handed over ([`output`]), do what is to be done before waiting (log lines are written), wait for events, read the clock once, take the
 //! events in, fire the timers. What happens on one thread touches no lock and no atomic; other threads
 //! wake tasks through [`remote`].
 //!
@@ -10,6 +10,7 @@
 //! when something is due [`crate::timer`]'s.
 
 mod key;
+mod output;
 mod remote;
 mod sources;
 mod tasks;
@@ -35,6 +36,7 @@ use rustix::{
     io::Errno,
 };
 
+pub(crate) use self::output::{HandedOver, MOST_BYTES as MOST_HANDED_OVER};
 use self::{
     key::Key,
     remote::{Inbox, Remote},
@@ -239,6 +241,7 @@ impl Drop for Watch {
             let ours = local.id.get() == self.0.event_loop();
             ours.then(|| local.sources.borrow_mut().remove(self.0))
         });
+        output::forget(self.0);
         if !matches!(ours, Ok(Some(_)))
             && let Some(remote) = Remote::find(self.0.event_loop())
         {
@@ -296,6 +299,7 @@ impl EventLoop {
                 return output;
             }
             (0..TURNS).take_while(|_| turn()).for_each(drop);
+            output::flush();
             before_wait();
             self.wait();
         }

@@ -99,6 +99,21 @@ impl Sources {
         (source.is_live && key.is_of(source.generation)).then_some(source)
     }
 
+    fn look_at(&self, key: Key) -> Option<&Source> {
+        let source = self.places.get(key.index())?;
+        (source.is_live && key.is_of(source.generation)).then_some(source)
+    }
+
+    /// Whether this loop watches it.
+    pub fn has(&self, key: Key) -> bool {
+        self.look_at(key).is_some()
+    }
+
+    /// Whether this loop watches it, and knows of nothing that keeps it from being written to.
+    pub fn takes_output(&self, key: Key) -> bool {
+        self.look_at(key).is_some_and(|source| source.state & (BLOCKED | BROKEN) == 0)
+    }
+
     /// Makes a socket known to the kernel.
     pub fn insert(
         &mut self,
