@@ -14,6 +14,7 @@
 
 use std::{
     cell::RefCell,
+    collections::BTreeMap,
     future::poll_fn,
     io::{self, IoSlice},
     mem,
@@ -34,6 +35,9 @@ use crate::timer::Timer;
 pub(crate) const MOST_BYTES: usize = 2 << 10;
 /// So many sockets are kept waiting at the most.
 const MOST_SOCKETS: usize = 32;
+/// So many may have a rest on its way: as each has filled the room that the kernel has for it before, they
+/// are many only if somebody wants them to be.
+const MOST_LATE: usize = 256;
 /// How long the rest of what did not fit may take; nobody else waits for it.
 const LATE_MS: u64 = 60_000;
 
@@ -47,14 +51,9 @@ struct Waiting {
     len: usize,
 }
 
-/// A socket that did not take all that it had handed over.
-struct Trouble {
-    source: Key,
-    kind: TroubleKind,
-}
-
-enum TroubleKind {
-    /// The next call says so.
+/// Why a socket has not sent all that it had handed over.
+enum Trouble {
+    /// The connection broke, as the next call says.
     Broken(Errno),
     /// The rest is on its way; who wants to write more.
     Late(Option<Waker>),
@@ -64,12 +63,21 @@ struct Output {
     turn: u32,
     waiting: Vec<Waiting>,
     bytes: Vec<u8>,
-    troubles: Vec<Trouble>,
+    /// By the bits of the [`Key`].
+    troubles: BTreeMap<u64, Trouble>,
+    /// How many have a rest on its way, those that are closed included.
+    late: usize,
 }
 
 thread_local! {
     static OUTPUT: RefCell<Output> = const {
-        RefCell::new(Output { turn: 1, waiting: Vec::new(), bytes: Vec::new(), troubles: Vec::new() })
+        RefCell::new(Output {
+            turn: 1,
+            waiting: Vec::new(),
+            bytes: Vec::new(),
+            troubles: BTreeMap::new(),
+            late: 0,
+        })
     };
 }
 
@@ -164,37 +172,28 @@ impl Output {
     }
 
     fn is_untroubled(&self, source: Key) -> bool {
-        self.troubles.iter().all(|trouble| trouble.source != source)
+        self.troubles.is_empty() || !self.troubles.contains_key(&source.bits())
     }
 
     fn take_broken(&mut self, source: Key) -> Option<Errno> {
-        let at = self.troubles.iter().position(|trouble| trouble.source == source)?;
-        match self.troubles[at].kind {
-            TroubleKind::Broken(errno) => {
-                self.troubles.swap_remove(at);
-                Some(errno)
-            }
-            TroubleKind::Late(_) => None,
-        }
+        let Some(&Trouble::Broken(errno)) = self.troubles.get(&source.bits()) else { return None };
+        self.troubles.remove(&source.bits());
+        Some(errno)
     }
 
     fn wait_for_late(&mut self, source: Key, cx: &Context<'_>) -> bool {
-        let trouble = self.troubles.iter_mut().find(|trouble| trouble.source == source);
-        match trouble.map(|trouble| &mut trouble.kind) {
-            Some(TroubleKind::Late(writer)) => {
-                *writer = Some(cx.waker().clone());
-                true
-            }
-            _ => false,
-        }
+        let Some(Trouble::Late(writer)) = self.troubles.get_mut(&source.bits()) else {
+            return false;
+        };
+        *writer = Some(cx.waker().clone());
+        true
     }
 
     /// Forgets the trouble of a socket, and gives back who waits for its end.
     fn forget(&mut self, source: Key) -> Option<Waker> {
-        let at = self.troubles.iter().position(|trouble| trouble.source == source)?;
-        match self.troubles.swap_remove(at).kind {
-            TroubleKind::Late(writer) => writer,
-            TroubleKind::Broken(_) => None,
+        match self.troubles.remove(&source.bits())? {
+            Trouble::Late(writer) => writer,
+            Trouble::Broken(_) => None,
         }
     }
 }
@@ -207,8 +206,10 @@ pub(super) fn forget(source: Key) {
 /// Sends all that waits.
 pub(super) fn flush() {
     let (waiting, bytes) = OUTPUT.with_borrow_mut(|output| {
-        // 0 is nobody's turn.
-        output.turn = output.turn.checked_add(1).unwrap_or(1);
+        if !output.waiting.is_empty() {
+            // 0 is nobody's turn.
+            output.turn = output.turn.checked_add(1).unwrap_or(1);
+        }
         (mem::take(&mut output.waiting), mem::take(&mut output.bytes))
     });
     let mut at = 0;
@@ -252,8 +253,8 @@ fn break_off(source: Key, errno: Errno) {
         sources.has(source).then(|| sources.event(source, EventFlags::ERR))
     });
     if let Some(wakers) = wakers {
-        let kind = TroubleKind::Broken(errno);
-        OUTPUT.with_borrow_mut(|output| output.troubles.push(Trouble { source, kind }));
+        let trouble = Trouble::Broken(errno);
+        OUTPUT.with_borrow_mut(|output| output.troubles.insert(source.bits(), trouble));
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }
@@ -264,13 +265,14 @@ fn end_later(source: Key, fd: BorrowedFd<'_>, rest: Vec<u8>) {
     if !super::is_running() {
         return;
     }
-    let own = match fd.try_clone_to_owned() {
-        Ok(own) => own,
-        Err(_) => return break_off(source, Errno::NOBUFS),
+    let has_room = OUTPUT.with_borrow(|output| output.late < MOST_LATE);
+    let Some(own) = has_room.then(|| fd.try_clone_to_owned().ok()).flatten() else {
+        return break_off(source, Errno::NOBUFS);
     };
-    let kind = TroubleKind::Late(None);
-    OUTPUT.with_borrow_mut(|output| output.troubles.push(Trouble { source, kind }));
+    let counted = Late::new();
+    OUTPUT.with_borrow_mut(|output| output.troubles.insert(source.bits(), Trouble::Late(None)));
     super::spawn(async move {
+        let _counted = counted;
         let ended = send_rest(own, &rest).await;
         // Who waits to write is woken, and told if that is of no use.
         let writer = OUTPUT.with_borrow_mut(|output| output.forget(source));
@@ -279,6 +281,22 @@ fn end_later(source: Key, fd: BorrowedFd<'_>, rest: Vec<u8>) {
         }
         writer.into_iter().for_each(Waker::wake);
     });
+}
+
+/// Counts a rest that is on its way.
+struct Late;
+
+impl Late {
+    fn new() -> Late {
+        OUTPUT.with_borrow_mut(|output| output.late += 1);
+        Late
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        OUTPUT.with_borrow_mut(|output| output.late -= 1);
+    }
 }
 
 async fn send_rest(fd: OwnedFd, mut rest: &[u8]) -> Result<(), Errno> {
@@ -503,6 +521,33 @@ mod tests {
             });
             read.await;
             assert!(all.ends_with("..late."));
+        });
+    }
+
+    #[test]
+    fn few_may_be_late() {
+        block_on(async {
+            let mut all = Vec::new();
+            for _ in 0..=MOST_LATE {
+                let (socket, other, theirs) = watched().await;
+                fill(&other);
+                all.push((socket, theirs));
+            }
+            let talk = async {
+                for (socket, _) in &mut all {
+                    hand_over(socket, b"late").await.unwrap();
+                }
+            };
+            before(talk, || ()).await;
+            let (last, _) = all.last_mut().unwrap();
+            let mut buf = Vec::with_capacity(16);
+            let told = poll_fn(|cx| last.poll_read(cx, &mut buf)).await.unwrap_err();
+            assert_eq!(told.raw_os_error(), Some(Errno::NOBUFS.raw_os_error()));
+            // Their ends do not wait for anybody.
+            all.clear();
+            while OUTPUT.with_borrow(|output| output.late > 0) {
+                yield_now().await;
+            }
         });
     }
 
