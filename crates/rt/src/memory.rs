@@ -1,8 +1,11 @@
-//! Memory that was freed goes back to the kernel. The allocator sees to that when a thread asks it for more;
-//! one whose clients have all left may never do so again.
+//! The allocator, and what is to be known of it.
 
-// The allocator of the binary; where it is another, this one has nothing to give.
-use libmimalloc_sys as _;
+use std::alloc::{GlobalAlloc, Layout};
+
+use libmimalloc_sys::{
+    mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_realloc_aligned, mi_zalloc,
+    mi_zalloc_aligned,
+};
 
 use crate::pool;
 
@@ -12,7 +15,65 @@ unsafe extern "C" {
     fn mi_collect(force: bool);
 }
 
-/// Gives back what this thread has freed, and most of what its pools keep.
+/// mimalloc: threads do not share its locks.
+///
+/// What needs no alignment of its own is asked for without one: for more than a kilobyte, mimalloc takes twice
+/// as long to be exact about it.
+pub struct Allocator;
+
+impl Allocator {
+    /// Whether each block of that size has the alignment anyway (`MI_MAX_ALIGN_SIZE`).
+    fn is_plain(align: usize, size: usize) -> bool {
+        align <= 8 || (align <= 16 && size >= 16)
+    }
+}
+
+// SAFETY: what is said of `alloc` and the others is what mimalloc does, with whichever of its functions a
+// block was asked for: all of them are freed and made larger alike.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Allocator {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: any size may be asked for; an alignment of a layout is a power of two.
+        unsafe {
+            match Allocator::is_plain(layout.align(), layout.size()) {
+                true => mi_malloc(layout.size()).cast(),
+                false => mi_malloc_aligned(layout.size(), layout.align()).cast(),
+            }
+        }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe {
+            match Allocator::is_plain(layout.align(), layout.size()) {
+                true => mi_zalloc(layout.size()).cast(),
+                false => mi_zalloc_aligned(layout.size(), layout.align()).cast(),
+            }
+        }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, block: *mut u8, _: Layout) {
+        // SAFETY: the caller gives back what it was given.
+        unsafe { mi_free(block.cast()) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the block is the caller's; the alignment is that of a layout.
+        unsafe {
+            match Allocator::is_plain(layout.align(), new_size) {
+                true => mi_realloc(block.cast(), new_size).cast(),
+                false => mi_realloc_aligned(block.cast(), new_size, layout.align()).cast(),
+            }
+        }
+    }
+}
+
+/// Gives back what this thread has freed, and most of what its pools keep. The allocator does so when a thread
+/// asks it for more; one whose clients have all left may never do so again.
 pub fn give_back() {
     pool::shrink();
     // SAFETY: it takes no pointer, and any thread may call it at any time.
@@ -47,6 +108,41 @@ pub fn prefetch<T: ?Sized>(value: &T) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn every_layout_has_its_alignment_and_keeps_its_bytes() {
+        let sizes = [1, 7, 8, 9, 15, 16, 17, 24, 40, 100, 1024, 1025, 1816, 5000, 70_000, 300_000];
+        for (size, align) in sizes.iter().flat_map(|&size| (0..9).map(move |bit| (size, 1 << bit)))
+        {
+            let layout = Layout::from_size_align(size, align).unwrap();
+            let aligned = |block: *mut u8| !block.is_null() && block.addr().is_multiple_of(align);
+            let mut blocks = Vec::new();
+            for n in 0..9 {
+                // SAFETY: no size is zero, each block is used within its size and freed once, and the
+                // larger one has the alignment of the first.
+                unsafe {
+                    let block = Allocator.alloc_zeroed(layout);
+                    assert!(aligned(block), "{layout:?}");
+                    assert!(std::slice::from_raw_parts(block, size).iter().all(|byte| *byte == 0));
+                    block.write_bytes(n, size);
+                    Allocator.dealloc(block, layout);
+                    let block = Allocator.alloc(layout);
+                    assert!(aligned(block), "{layout:?}");
+                    block.write_bytes(n, size);
+                    let more = Layout::from_size_align(size + 50, align).unwrap();
+                    let block = Allocator.realloc(block, layout, more.size());
+                    assert!(aligned(block), "{layout:?}");
+                    assert!(std::slice::from_raw_parts(block, size).iter().all(|byte| *byte == n));
+                    blocks.push((block, more));
+                }
+            }
+            for (block, layout) in blocks {
+                // SAFETY: allocated above with this layout.
+                unsafe { Allocator.dealloc(block, layout) };
+            }
+        }
+    }
 
     #[test]
     fn fetching_changes_nothing_whatever_the_size() {

@@ -1,7 +1,7 @@
 //! The forebay binary.
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: forebay_rt::memory::Allocator = forebay_rt::memory::Allocator;
 
 fn main() {
     forebay_rt::process::refuse_huge_pages();
