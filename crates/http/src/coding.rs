@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
+use forebay_rt::task;
 use forebay_wire::{accept, h1::FieldId};
 
 use crate::{
@@ -77,6 +78,7 @@ pub fn whole(coder: &mut dyn Coder, input: &[u8]) -> Result<Bytes, Fault> {
     let mut left = input;
     loop {
         let Progress { used, done } = coder.run(left, Finish::End, &mut out)?;
+        task::worked(used);
         left = &left[used..];
         if done {
             return Ok(out.into());
@@ -231,6 +233,7 @@ impl<C: Coder> Stream<C> {
         let before = self.out.len();
         let run = self.coder.run(&self.input[..take], finish, &mut self.out);
         let Progress { used, done } = run.inspect_err(|_| self.out.truncate(before))?;
+        task::worked(used);
         let made = self.out.len() - before;
         self.input.advance(used);
         if self.input.is_empty() {

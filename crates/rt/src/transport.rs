@@ -22,10 +22,7 @@ use rustix::{
     net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, recv, send, sendmsg},
 };
 
-use crate::event_loop::{self, HandedOver, MOST_HANDED_OVER, Watch};
-
-/// What counts as much in a single write: less than that is bounded by what is asked for.
-const MUCH: usize = 4 << 10;
+use crate::event_loop::{self, HandedOver, MOST_HANDED_OVER, MUCH, Watch};
 
 /// A connected byte stream.
 pub trait Transport: 'static {
@@ -200,6 +197,7 @@ impl Socket {
             }
             match written {
                 Err(error) if would_block(&error) => {}
+                // Less than that is bounded by what is asked for.
                 Ok(written) if written >= MUCH => {
                     event_loop::moved(written);
                     return Poll::Ready(Ok(written));

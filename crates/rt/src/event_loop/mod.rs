@@ -50,6 +50,8 @@ use crate::{clock, timer};
 const TURNS: usize = 256;
 /// How many events are taken at once.
 const EVENTS: usize = 512;
+/// How many bytes are much to be moved at once.
+pub(crate) const MUCH: usize = 4 << 10;
 /// How many bytes a task moves before sockets are looked at again, however many more there are.
 const TURN_BYTES: usize = 256 << 10;
 /// How many it moves while other tasks wait for their turn: a round of a thousand downloads is not long.
@@ -127,9 +129,13 @@ fn wake(task: Key) {
     }
 }
 
-/// Takes down what a task has read or written.
+/// Takes down what a task has read or written. Where that is much, what others have handed over leaves before
+/// it goes on: their clients do not wait for all that is to be done in this turn.
 pub(crate) fn moved(bytes: usize) {
     MOVED.set(MOVED.get().saturating_add(bytes));
+    if bytes >= MUCH {
+        output::flush();
+    }
 }
 
 /// Whether the task whose turn it is has moved enough for now. It is woken to go on when others had their

@@ -324,7 +324,7 @@ async fn send_rest(fd: OwnedFd, mut rest: &[u8]) -> Result<(), Errno> {
 mod tests {
     use super::*;
     use crate::{
-        task::{block_on, spawn_local, yield_now},
+        task::{self, block_on, spawn_local, yield_now},
         transport::{Socket, Transport},
     };
     use std::{
@@ -449,6 +449,19 @@ mod tests {
                 hand_over(&mut given, b"take").await.unwrap();
                 assert!(given.into_fd().is_some());
                 assert_eq!(arrived(&mut others_end), "take");
+            };
+            before(talk, || ()).await;
+        });
+    }
+
+    #[test]
+    fn nobody_waits_for_who_has_much_to_do() {
+        block_on(async {
+            let (mut socket, _, mut theirs) = watched().await;
+            let talk = async {
+                hand_over(&mut socket, b"little").await.unwrap();
+                task::worked(super::super::MUCH);
+                assert_eq!(arrived(&mut theirs), "little");
             };
             before(talk, || ()).await;
         });
