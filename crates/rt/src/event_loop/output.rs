@@ -205,11 +205,12 @@ pub(super) fn forget(source: Key) {
 
 /// Sends all that waits.
 pub(super) fn flush() {
+    if OUTPUT.with_borrow(|output| output.waiting.is_empty()) {
+        return;
+    }
     let (waiting, bytes) = OUTPUT.with_borrow_mut(|output| {
-        if !output.waiting.is_empty() {
-            // 0 is nobody's turn.
-            output.turn = output.turn.checked_add(1).unwrap_or(1);
-        }
+        // 0 is nobody's turn.
+        output.turn = output.turn.checked_add(1).unwrap_or(1);
         (mem::take(&mut output.waiting), mem::take(&mut output.bytes))
     });
     let mut at = 0;
