@@ -9,6 +9,7 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::OwnedFd,
+    pin::pin,
     rc::Rc,
     sync::{Arc, atomic::Ordering::Relaxed},
     task::Poll,
@@ -18,7 +19,7 @@ use forebay_rt::{
     affinity, clock,
     listen::Addr,
     memory, pool,
-    task::{AbortHandle, can_spawn, spawn_local},
+    task::{self, AbortHandle, can_spawn, spawn_local},
     timer,
     transport::{Acceptor, Socket, Transport},
 };
@@ -50,9 +51,14 @@ const CROWD: usize = 64;
 /// How long after half of a crowd has left its memory is given back, in milliseconds.
 const GIVE_BACK_MS: u64 = 100;
 
-/// Who had an answer that short a time ago may have sent the next request when the thread quits, and is
-/// waited for, in milliseconds.
-const BUSY_MS: u64 = 100;
+/// Who had an answer that short a time before the thread quits is busy: the next request may be on its way,
+/// and is waited for. In milliseconds.
+const BUSY_MS: u64 = 1000;
+/// After so many looks without a request nobody is busy any more. They are counted, as time that the machine
+/// takes from the thread, or from all of its clients, says nothing about them.
+const BUSY_LOOKS: usize = 2;
+/// How often a thread that quits looks for connections to close, in milliseconds.
+const LOOK_MS: u64 = 50;
 
 /// What the process tells its threads.
 pub enum Command {
@@ -202,20 +208,31 @@ impl Thread {
         // DIFFERS(quit-busy): nginx, unless told otherwise, closes what has been busy until now.
         let plan = self.worker.plan();
         let min_idle_ms = plan.location(Default::default()).core.keepalive_min_timeout_ms;
-        let min_idle_ms = min_idle_ms.max(BUSY_MS);
-        while self.open.get() > 0 {
+        let mut looks = [clock::now_ms().saturating_sub(BUSY_MS); BUSY_LOOKS];
+        loop {
             if close_idle {
-                timer::close_idle(min_idle_ms);
+                let now = clock::now_ms();
+                // Who has asked by now is not idle, though nobody may have seen it yet.
+                task::yield_now().await;
+                timer::close_idle(looks[0].min(now.saturating_sub(min_idle_ms)));
+                looks.rotate_left(1);
+                looks[BUSY_LOOKS - 1] = now;
             }
-            tokio::select! {
-                () = self.ended.notified() => {}
-                () = timer::sleep(50) => {}
-                command = commands.recv() => match command {
-                    Some(Command::Quit) => close_idle = true,
-                    // It goes on under the configuration that it was told to leave with.
-                    Some(Command::Reload { .. } | Command::Pin(_) | Command::Leave) => {}
-                    None => return,
-                },
+            let mut look = pin!(timer::sleep(LOOK_MS));
+            loop {
+                if self.open.get() == 0 {
+                    return;
+                }
+                tokio::select! {
+                    () = self.ended.notified() => {}
+                    () = &mut look => break,
+                    command = commands.recv() => match command {
+                        Some(Command::Quit) => close_idle = true,
+                        // It goes on under the configuration that it was told to leave with.
+                        Some(Command::Reload { .. } | Command::Pin(_) | Command::Leave) => {}
+                        None => return,
+                    },
+                }
             }
         }
     }

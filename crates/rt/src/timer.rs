@@ -216,14 +216,13 @@ pub fn shed_idle(count: usize) -> usize {
     idle.len()
 }
 
-/// Closes all idle connections that have been idle for at least that long, but for those that have
-/// not asked for anything yet (as nginx's `ngx_close_idle_connections`); says how many.
-pub fn close_idle(min_idle_ms: u64) -> usize {
-    let now = clock::now_ms();
+/// Closes all connections that have been idle since that moment (of [`clock::now_ms`]) or longer, but for
+/// those that have not asked for anything yet (as nginx's `ngx_close_idle_connections`); says how many.
+pub fn close_idle(since_ms: u64) -> usize {
     let idle: Vec<Rc<Node>> = WHEEL.with_borrow(|wheel| {
         let is_idle = |node: &&Rc<Node>| {
             let since = node.idle_since.get();
-            since != 0 && !node.is_first.get() && now.saturating_sub(since) >= min_idle_ms
+            since != 0 && !node.is_first.get() && since <= since_ms
         };
         wheel.nodes.iter().filter(is_idle).cloned().collect()
     });
@@ -363,7 +362,7 @@ mod tests {
             new.0.idle_since.set(2);
             assert_eq!(shed_idle(1), 1);
             assert!(old.expired() && !new.expired() && !busy.expired());
-            assert_eq!(close_idle(0), 1);
+            assert_eq!((close_idle(1), close_idle(2)), (0, 1));
             assert!(new.expired() && !busy.expired());
         });
     }
@@ -374,7 +373,7 @@ mod tests {
             let (fresh, kept) = (Timer::new(), Timer::new());
             fresh.set_idle(Idle::First);
             kept.set_idle(Idle::Kept);
-            assert_eq!(close_idle(0), 1);
+            assert_eq!(close_idle(clock::now_ms()), 1);
             assert!(kept.expired() && !fresh.expired());
             assert_eq!(shed_idle(9), 1);
             assert!(fresh.expired());

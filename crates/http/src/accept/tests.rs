@@ -37,7 +37,9 @@ fn go_wrong<'a>() -> Flow<'a> {
     std::panic::panic_any("on purpose")
 }
 
-fn start_worker() -> (SocketAddr, Arc<Shared>, UnboundedSender<Command>) {
+type Site = (SocketAddr, Arc<Shared>, Arc<Plan>, Vec<(Addr, OwnedFd)>);
+
+fn site() -> Site {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -51,17 +53,29 @@ fn start_worker() -> (SocketAddr, Arc<Shared>, UnboundedSender<Command>) {
             location.access.push(Box::new(Panics));
         }
     }
-    let shared = Arc::new(Shared::new(16));
-    let (commands, receiver) = unbounded_channel();
-    let (plan, theirs) = (Arc::new(plan), shared.clone());
     let sockets = vec![(Addr::Tcp(addr), OwnedFd::from(listener))];
+    (addr, Arc::new(Shared::new(16)), Arc::new(plan), sockets)
+}
+
+fn start_worker() -> (SocketAddr, Arc<Shared>, UnboundedSender<Command>) {
+    let (addr, shared, plan, sockets) = site();
+    let (commands, receiver) = unbounded_channel();
+    let theirs = shared.clone();
     let main = move || run(theirs, plan, sockets, receiver);
     worker::spawn("worker".to_owned(), None, || {}, main).unwrap();
     (addr, shared, commands)
 }
 
 fn served(client: &mut Client) -> bool {
+    ask(client);
+    is_served(client)
+}
+
+fn ask(client: &mut Client) {
     client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+}
+
+fn is_served(client: &mut Client) -> bool {
     client.read_response(false).is_ok_and(|response| response.body == b"well")
 }
 
@@ -95,4 +109,71 @@ fn a_panic_under_http2_leaves_no_number_behind() {
         client.read_to_end().unwrap();
         assert_eq!(shared.total(|counters| &counters.writing), 0);
     }
+}
+
+/// A thread whose time stands still, with a client that has had one answer.
+async fn start_still() -> (Client, UnboundedSender<Command>) {
+    clock::pause();
+    let (addr, shared, plan, sockets) = site();
+    let (commands, receiver) = unbounded_channel();
+    task::spawn_local(run(shared, plan, sockets, receiver));
+    let mut client = Client::connect(addr).unwrap();
+    ask(&mut client);
+    turns().await;
+    assert!(is_served(&mut client));
+    (client, commands)
+}
+
+/// Lets the thread do all that there is to do.
+async fn turns() {
+    for _ in 0..16 {
+        task::yield_now().await;
+    }
+}
+
+#[test]
+fn a_request_that_came_before_the_thread_looked_is_answered() {
+    task::block_on(async {
+        let (mut client, commands) = start_still().await;
+        clock::advance(10 * BUSY_MS);
+        ask(&mut client);
+        assert!(commands.send(Command::Quit).is_ok());
+        turns().await;
+        assert!(is_served(&mut client));
+        assert!(client.is_at_end().unwrap());
+    });
+}
+
+#[test]
+fn a_machine_that_stood_still_makes_nobody_idle() {
+    task::block_on(async {
+        let (mut client, commands) = start_still().await;
+        assert!(commands.send(Command::Quit).is_ok());
+        turns().await;
+        clock::advance(10 * BUSY_MS);
+        turns().await;
+        ask(&mut client);
+        turns().await;
+        assert!(is_served(&mut client));
+        assert!(client.is_at_end().unwrap());
+    });
+}
+
+#[test]
+fn a_thread_that_quits_closes_who_is_idle() {
+    task::block_on(async {
+        for (before_ms, looks) in [(0, BUSY_LOOKS), (BUSY_MS, 0)] {
+            let (client, commands) = start_still().await;
+            clock::advance(before_ms);
+            assert!(commands.send(Command::Quit).is_ok());
+            turns().await;
+            for _ in 0..looks {
+                assert!(!commands.is_closed(), "{before_ms}");
+                clock::advance(LOOK_MS);
+                turns().await;
+            }
+            assert!(commands.is_closed(), "{before_ms}");
+            assert!({ client }.is_at_end().unwrap());
+        }
+    });
 }

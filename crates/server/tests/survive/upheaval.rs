@@ -171,18 +171,15 @@ fn busy_clients_lose_no_request_to_a_worker_that_quits() {
     if is_nginx() {
         return;
     }
-    let quits = (0..4).map(|_| {
+    for _ in 0..4 {
         let mut server = start(&conf("", ""));
         let load = Load::start(server.addr(), 4, 0, |_, _| "/text".to_owned());
         load.wait_for_more(500);
         server.signal(Signal::SIGQUIT);
         assert_eq!(server.wait_exit(LIMIT), Some(0), "{}", server.error_log());
         // New connections find nobody any more.
-        load.stop().retried
-    });
-    // The best of them: a client that the machine holds up for longer than a server waits for it was not
-    // busy. Where it does not wait, each time some are lost.
-    assert_eq!(quits.min(), Some(0));
+        assert_eq!(load.stop().retried, 0);
+    }
 }
 
 #[test]
