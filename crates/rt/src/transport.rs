@@ -22,7 +22,7 @@ use rustix::{
     net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, recv, send, sendmsg},
 };
 
-use crate::event_loop::{self, HandedOver, MOST_HANDED_OVER, MUCH, Watch};
+use crate::event_loop::{self, HandedOver, MUCH, Watch};
 
 /// A connected byte stream.
 pub trait Transport: 'static {
@@ -102,7 +102,8 @@ pub trait Transport: 'static {
 ///
 /// It is made known to the event loop when it first has to wait. A request that has arrived with its
 /// connection, and is the only one on it, is answered without that: a system call less. From then on it
-/// belongs to that thread; only [`Socket::into_fd`] and dropping it work everywhere.
+/// belongs to that thread; only [`Socket::into_fd`] and dropping it work everywhere, and only if it is
+/// [at rest](Socket::is_at_rest).
 pub struct Socket {
     // First of all: what it has left to say.
     handed_over: HandedOver,
@@ -117,8 +118,14 @@ impl Socket {
         Socket { handed_over: HandedOver::default(), watch: Watch::NONE, fd }
     }
 
-    /// The descriptor, taken off the event loop: for another thread. From any thread, once it was read since
-    /// something was handed over. `None`: not all of that could be sent.
+    /// Whether all that was handed over is known to have left, as it is when something was read since: only
+    /// then another thread may have the socket.
+    pub fn is_at_rest(&self) -> bool {
+        !self.handed_over.is_some()
+    }
+
+    /// The descriptor, taken off the event loop: for another thread. From any thread, if it is
+    /// [at rest](Socket::is_at_rest). `None`: not all that was handed over could be sent.
     pub fn into_fd(mut self) -> Option<OwnedFd> {
         if !self.handed_over.has_left(&self.watch) {
             return None;
@@ -320,15 +327,10 @@ impl Transport for Socket {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let whole = slices.iter().map(|slice| slice.len()).sum();
-        let fd = self.fd.as_fd();
-        if whole <= MOST_HANDED_OVER
-            && self.watch.is_some()
-            && self.handed_over.take(&self.watch, fd, slices, whole)
-        {
-            return Poll::Ready(Ok(whole));
+        match self.handed_over.take(&self.watch, self.fd.as_fd(), slices) {
+            Some(whole) => Poll::Ready(Ok(whole)),
+            None => self.poll_write(cx, slices, false),
         }
-        self.poll_write(cx, slices, false)
     }
 
     fn poll_send_file(
@@ -365,6 +367,7 @@ impl Transport for Socket {
     fn reset_on_close(&self) {
         // A socket that is gone already needs no reset.
         let _ = socket2::SockRef::from(&self.fd).set_linger(Some(Duration::ZERO));
+        self.handed_over.give_up(&self.watch);
     }
 
     fn cork(&self, on: bool) {

@@ -75,7 +75,7 @@ pub fn finish(
         Remains::Session(session) => Some(Some(session)),
         Remains::Spent => None,
     };
-    if let Some(session) = session.filter(|_| reusable)
+    if let Some(session) = session.filter(|_| reusable && link.stream.is_at_rest())
         && let Some(pool) = group.pool()
     {
         let connection = Connection { stream: link.stream, session };

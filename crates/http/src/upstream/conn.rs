@@ -28,6 +28,14 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// Whether another thread may have it: see [`Socket::is_at_rest`]. TLS hands nothing over.
+    pub fn is_at_rest(&self) -> bool {
+        match self {
+            Stream::Plain(socket) => socket.is_at_rest(),
+            Stream::Tls(_) => true,
+        }
+    }
+
     /// Makes a connection of another thread one of this thread; `None`: it cannot be, or there is
     /// something on it that nobody asked for.
     pub fn adopt(self) -> Option<Stream> {

@@ -1,10 +1,10 @@
 //! The event loop of a worker thread: tasks take turns, then the thread waits for its sockets and
 //! timers (`ngx_process_events_and_timers`).
 //!
-//! One loop a thread, one epoll a loop. A turn of the loop is: poll the tasks that were woken, send what they
-//! have handed over ([`output`]), do what is to be done before waiting (log lines are written), wait for events, read the clock once, take the
-//! events in, fire the timers. What happens on one thread touches no lock and no atomic; other threads
-//! wake tasks through [`remote`].
+//! One loop a thread, one epoll a loop. A turn of the loop is: poll the tasks that were woken, send what
+//! they have handed over ([`output`]), do what is to be done before waiting (log lines are written), wait
+//! for events, read the clock once, take the events in, fire the timers. What happens on one thread
+//! touches no lock and no atomic; other threads wake tasks through [`remote`].
 //!
 //! Invariant: knows tasks and descriptors. What is read and written is [`crate::transport`]'s business,
 //! when something is due [`crate::timer`]'s.
@@ -36,7 +36,7 @@ use rustix::{
     io::Errno,
 };
 
-pub(crate) use self::output::{HandedOver, MOST_BYTES as MOST_HANDED_OVER};
+pub(crate) use self::output::HandedOver;
 use self::{
     key::Key,
     remote::{Inbox, Remote},

@@ -28,11 +28,11 @@ use rustix::{
     net::{SendFlags, send},
 };
 
-use super::{LOCAL, Watch, key::Key};
+use super::{LOCAL, TaskKey, Watch, key::Key};
 use crate::timer::Timer;
 
 /// More than that is not worth the copy.
-pub(crate) const MOST_BYTES: usize = 2 << 10;
+const MOST_BYTES: usize = 2 << 10;
 /// So many sockets are kept waiting at the most.
 const MOST_SOCKETS: usize = 32;
 /// So many may have a rest on its way: as each has filled the room that the kernel has for it before, they
@@ -55,8 +55,8 @@ struct Waiting {
 enum Trouble {
     /// The connection broke, as the next call says.
     Broken(Errno),
-    /// The rest is on its way; who wants to write more.
-    Late(Option<Waker>),
+    /// The task that sends the rest; who wants to write more.
+    Late(TaskKey, Option<Waker>),
 }
 
 struct Output {
@@ -82,21 +82,25 @@ thread_local! {
 }
 
 impl HandedOver {
-    /// Takes the bytes, if others have their turn anyway before they could be sent.
+    /// Takes the bytes, if they are few and others have their turn anyway before they could be sent; how
+    /// many.
     pub fn take(
         &mut self,
         watch: &Watch,
         fd: BorrowedFd<'_>,
         slices: &[IoSlice<'_>],
-        whole: usize,
-    ) -> bool {
+    ) -> Option<usize> {
+        let whole = slices.iter().map(|slice| slice.len()).sum();
+        if whole > MOST_BYTES || !watch.is_some() {
+            return None;
+        }
         let has_time = LOCAL.with(|local| {
             local.tasks.borrow().has_waiting() && local.sources.borrow().takes_output(watch.0)
         });
-        if !has_time || whole > MOST_BYTES {
-            return false;
+        if !has_time {
+            return None;
         }
-        let taken = OUTPUT.with_borrow_mut(|output| {
+        let is_full = OUTPUT.with_borrow_mut(|output| {
             let source = watch.0;
             if self.0 != output.turn {
                 if !output.is_untroubled(source) {
@@ -110,14 +114,14 @@ impl HandedOver {
             }
             slices.iter().for_each(|slice| output.bytes.extend_from_slice(slice));
             Some(output.is_full())
-        });
-        if taken == Some(true) {
+        })?;
+        if is_full {
             flush();
         }
-        taken.is_some()
+        Some(whole)
     }
 
-    /// Whether something was handed over that may not have left.
+    /// Whether something was handed over of which nobody knows yet that it has left.
     pub fn is_some(&self) -> bool {
         self.0 != 0
     }
@@ -157,6 +161,16 @@ impl HandedOver {
         self.send();
         !self.is_some() || OUTPUT.with_borrow(|output| output.is_untroubled(watch.0))
     }
+
+    /// What is still on its way is given up.
+    pub fn give_up(&self, watch: &Watch) {
+        self.send();
+        OUTPUT.with_borrow(|output| {
+            if let Some(Trouble::Late(rest, _)) = output.troubles.get(&watch.0.bits()) {
+                rest.abort();
+            }
+        });
+    }
 }
 
 // Before the descriptor is closed: its number would be another's.
@@ -182,7 +196,7 @@ impl Output {
     }
 
     fn wait_for_late(&mut self, source: Key, cx: &Context<'_>) -> bool {
-        let Some(Trouble::Late(writer)) = self.troubles.get_mut(&source.bits()) else {
+        let Some(Trouble::Late(_, writer)) = self.troubles.get_mut(&source.bits()) else {
             return false;
         };
         *writer = Some(cx.waker().clone());
@@ -192,7 +206,7 @@ impl Output {
     /// Forgets the trouble of a socket, and gives back who waits for its end.
     fn forget(&mut self, source: Key) -> Option<Waker> {
         match self.troubles.remove(&source.bits())? {
-            Trouble::Late(writer) => writer,
+            Trouble::Late(_, writer) => writer,
             Trouble::Broken(_) => None,
         }
     }
@@ -216,7 +230,8 @@ pub(super) fn flush() {
     let mut at = 0;
     for &Waiting { source, fd, len } in &waiting {
         // SAFETY: the socket is open: had it been closed since it handed this over, it would have been
-        // flushed before, as its `HandedOver` is dropped first.
+        // flushed before, as its `HandedOver` is dropped first. That is of this thread: another one is given
+        // only sockets that are at rest (`Socket::is_at_rest`).
         #[allow(unsafe_code)]
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let piece = &bytes[at..at + len];
@@ -271,8 +286,7 @@ fn end_later(source: Key, fd: BorrowedFd<'_>, rest: Vec<u8>) {
         return break_off(source, Errno::NOBUFS);
     };
     let counted = Late::new();
-    OUTPUT.with_borrow_mut(|output| output.troubles.insert(source.bits(), Trouble::Late(None)));
-    super::spawn(async move {
+    let rest = super::spawn(async move {
         let _counted = counted;
         let ended = send_rest(own, &rest).await;
         // Who waits to write is woken, and told if that is of no use.
@@ -282,6 +296,8 @@ fn end_later(source: Key, fd: BorrowedFd<'_>, rest: Vec<u8>) {
         }
         writer.into_iter().for_each(Waker::wake);
     });
+    let trouble = Trouble::Late(rest, None);
+    OUTPUT.with_borrow_mut(|output| output.troubles.insert(source.bits(), trouble));
 }
 
 /// Counts a rest that is on its way.
@@ -330,20 +346,28 @@ mod tests {
     };
     use std::{
         cell::Cell,
+        fs::File,
         future::Future,
         io::{Read, Write},
+        net::{TcpListener, TcpStream},
         os::unix::net::UnixStream,
         rc::Rc,
     };
 
-    /// A socket that the event loop knows, another way to it, and its other end.
-    async fn watched() -> (Socket, UnixStream, UnixStream) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        theirs.set_nonblocking(true).unwrap();
-        let other = ours.try_clone().unwrap();
-        let mut socket = Socket::new(ours.into());
+    /// A socket that the event loop knows, and another way to it.
+    async fn watch(fd: OwnedFd) -> (Socket, File) {
+        rustix::io::ioctl_fionbio(&fd, true).unwrap();
+        let other = File::from(fd.try_clone().unwrap());
+        let mut socket = Socket::new(fd);
         assert!(is_pending(|cx| socket.poll_read(cx, &mut Vec::with_capacity(16))).await);
+        (socket, other)
+    }
+
+    /// The same, and its other end.
+    async fn watched() -> (Socket, File, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let (socket, other) = watch(ours.into()).await;
         (socket, other, theirs)
     }
 
@@ -379,12 +403,14 @@ mod tests {
     }
 
     /// Takes all the room that the kernel has for the socket.
-    fn fill(mut other: &UnixStream) -> usize {
-        let mut filled = 0;
-        while let Ok(written) = other.write(&[b'.'; 4096]) {
-            filled += written;
-        }
-        filled
+    fn fill(mut other: File) {
+        while other.write(&[b'.'; 4096]).is_ok() {}
+    }
+
+    /// Hands over what does not fit.
+    async fn late(socket: &mut Socket, other: File) {
+        fill(other);
+        before(async { assert_eq!(hand_over(socket, b"late").await.unwrap(), 4) }, || ()).await;
     }
 
     #[test]
@@ -489,13 +515,8 @@ mod tests {
     fn what_does_not_fit_follows_even_when_the_socket_is_closed() {
         block_on(async {
             let (mut socket, other, mut theirs) = watched().await;
-            let talk = async {
-                fill(&other);
-                drop(other);
-                hand_over(&mut socket, b"late").await.unwrap();
-                drop(socket);
-            };
-            before(talk, || ()).await;
+            late(&mut socket, other).await;
+            drop(socket);
             let mut all = String::new();
             while !all.ends_with("late") {
                 all += &arrived(&mut theirs);
@@ -511,11 +532,7 @@ mod tests {
     fn who_writes_behind_what_did_not_fit_waits_for_it() {
         block_on(async {
             let (mut socket, other, mut theirs) = watched().await;
-            let talk = async {
-                fill(&other);
-                hand_over(&mut socket, b"late").await.unwrap();
-            };
-            before(talk, || ()).await;
+            late(&mut socket, other).await;
             assert!(is_pending(|cx| socket.poll_write(cx, &[IoSlice::new(b"!")], false)).await);
             assert!(is_pending(|cx| socket.poll_shutdown(cx)).await);
             // It reads meanwhile.
@@ -544,7 +561,7 @@ mod tests {
             let mut all = Vec::new();
             for _ in 0..=MOST_LATE {
                 let (socket, other, theirs) = watched().await;
-                fill(&other);
+                fill(other);
                 all.push((socket, theirs));
             }
             let talk = async {
@@ -569,12 +586,27 @@ mod tests {
     fn a_socket_with_something_late_is_not_given_away() {
         block_on(async {
             let (mut socket, other, _theirs) = watched().await;
-            let talk = async {
-                fill(&other);
-                hand_over(&mut socket, b"late").await.unwrap();
-            };
-            before(talk, || ()).await;
+            late(&mut socket, other).await;
+            assert!(!socket.is_at_rest());
             assert!(socket.into_fd().is_none());
+        });
+    }
+
+    #[test]
+    fn who_resets_the_connection_gives_up_what_is_late() {
+        block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (mut theirs, _) = listener.accept().unwrap();
+            let (mut socket, other) = watch(ours.into()).await;
+            late(&mut socket, other).await;
+            assert_eq!(OUTPUT.with_borrow(|output| output.late), 1);
+            socket.reset_on_close();
+            drop(socket);
+            yield_now().await;
+            assert_eq!(OUTPUT.with_borrow(|output| output.late), 0);
+            let ended = theirs.read_to_end(&mut Vec::new()).unwrap_err();
+            assert_eq!(ended.kind(), io::ErrorKind::ConnectionReset);
         });
     }
 

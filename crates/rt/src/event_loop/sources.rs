@@ -85,6 +85,12 @@ fn remember(place: &mut Option<Waker>, cx: &Context<'_>) {
     }
 }
 
+impl Source {
+    fn is_of(&self, key: Key) -> bool {
+        self.is_live && key.is_of(self.generation)
+    }
+}
+
 impl Sources {
     pub const fn new() -> Sources {
         Sources { event_loop: 0, first_generation: 0, places: Vec::new(), free: Vec::new() }
@@ -95,13 +101,11 @@ impl Sources {
     }
 
     fn find(&mut self, key: Key) -> Option<&mut Source> {
-        let source = self.places.get_mut(key.index())?;
-        (source.is_live && key.is_of(source.generation)).then_some(source)
+        self.places.get_mut(key.index()).filter(|source| source.is_of(key))
     }
 
     fn look_at(&self, key: Key) -> Option<&Source> {
-        let source = self.places.get(key.index())?;
-        (source.is_live && key.is_of(source.generation)).then_some(source)
+        self.places.get(key.index()).filter(|source| source.is_of(key))
     }
 
     /// Whether this loop watches it.
