@@ -25,7 +25,7 @@ use super::{
     send::{self, SendError},
 };
 use crate::{
-    client::Client,
+    client::{BodyError, Client},
     core::Lingering,
     engine, files,
     names::Names,
@@ -635,6 +635,10 @@ async fn keep<T: Transport>(
             match piece {
                 Ok(Some(_)) if clock::now_ms() < end => {}
                 Ok(None) => break,
+                Err(BodyError::Malformed) => {
+                    complain::reject(r, Reject::InvalidChunked);
+                    return Next::Close;
+                }
                 _ => return Next::Close,
             }
         }
