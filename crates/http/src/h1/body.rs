@@ -38,6 +38,8 @@ pub struct BodyReader {
     /// Bytes of the body read from the wire, and how many of them `$request_length` has.
     wire_bytes: u64,
     counted_bytes: u64,
+    /// Whether more was read than had come with the head.
+    is_filled: bool,
     expects_continue: bool,
     /// Whether it will not get what it expects.
     forgoes_continue: bool,
@@ -62,6 +64,7 @@ impl BodyReader {
             last_chunk: 0,
             wire_bytes: 0,
             counted_bytes: 0,
+            is_filled: false,
             expects_continue,
             forgoes_continue: false,
             hints: Vec::new(),
@@ -121,8 +124,17 @@ impl BodyReader {
             return Ok(());
         }
         let error = BodyError::TooLarge { taken: total.saturating_sub(chunk), next: chunk };
-        self.left = Left::Broken(error);
+        self.refuse(error);
         Err(error)
+    }
+
+    /// As nginx does, counts all that was read for it, but nothing of what had come with the head.
+    fn refuse(&mut self, error: BodyError) {
+        self.wire_bytes = match self.is_filled {
+            true => self.wire_bytes + self.ahead.len() as u64,
+            false => self.counted_bytes,
+        };
+        self.left = Left::Broken(error);
     }
 
     /// Takes what it can from `ahead`; `None`: more bytes are needed.
@@ -152,7 +164,7 @@ impl BodyReader {
                         Ok(step) => step,
                         Err(_) => {
                             self.last_chunk = decoder.chunk().0;
-                            self.left = Left::Broken(BodyError::Malformed);
+                            self.refuse(BodyError::Malformed);
                             // What came before may be too much already, which nginx sees first.
                             let is_some = !piece.is_empty();
                             return is_some
@@ -242,6 +254,7 @@ impl<T: Transport> H1Client<'_, T> {
             Poll::Ready(Ok(0)) => self.lost(BodyError::Gone),
             Poll::Ready(Err(error)) => self.lost(BodyError::of(&error)),
             Poll::Ready(Ok(_)) => {
+                self.body.is_filled = true;
                 self.body.ahead.append(&mut buffer);
                 Poll::Ready(Ok(()))
             }

@@ -95,6 +95,7 @@ async fn pass<'f, P: Protocol>(
     client: &mut dyn Client,
 ) -> Result<Flow<'f>, u16> {
     let job = protocol.prepare(r).await?;
+    r.upstream.lead();
     let body = outgoing(protocol, r, &job, client).await?;
     r.upstream.begin(protocol.scheme(&job));
     let mut head = pool::buffer();

@@ -119,6 +119,11 @@ impl State {
         self.leads.get()
     }
 
+    /// The location that the request is in is about to pass it on, once its body is there.
+    pub fn lead(&self) {
+        self.leads.set(true);
+    }
+
     /// The request goes to another location, where it leads nowhere yet.
     pub fn leave(&self) {
         self.leads.set(false);
@@ -173,7 +178,6 @@ impl State {
         self.scheme.set(scheme);
         self.active.set(true);
         self.used.set(true);
-        self.leads.set(true);
     }
 
     /// What is asked for.
