@@ -219,7 +219,7 @@ fn field(
     out: &mut Vec<u8>,
 ) {
     let is_clean = memchr::memchr3(b'\r', b'\n', 0, value).is_none();
-    // RFC 9113 §8.2.1: no space at either end.
+    // DIFFERS(h2-value-trimmed): RFC 9113 §8.2.1: no space at either end.
     let is_trimmed = value.trim_ascii().len() == value.len();
     if is_clean && is_trimmed {
         encoder.field(name, value, indexing, out);
