@@ -49,6 +49,8 @@ pub struct Summary<'a> {
     pub haproxy: Option<Spread>,
     /// nginx's over that of a server of nothing but system calls, where that ran: the most there is.
     pub most: Option<Spread>,
+    /// The same of HAProxy.
+    pub most_haproxy: Option<Spread>,
     /// Whether the target is met; none when there is none, or nothing to judge by.
     pub pass: Option<bool>,
     /// Wrong answers, on both sides.
@@ -62,17 +64,16 @@ fn field(rounds: &[Round], get: fn(&Round) -> f64) -> Spread {
 /// Works a row out.
 pub fn summarize(measured: &Measured) -> Summary<'_> {
     let forebay = measured.of(Who::Forebay);
-    let over = |who| {
-        let pairs = measured.of(who).iter().zip(forebay);
-        Spread::of(pairs.map(|(other, f)| other.cost / f.cost.max(f64::MIN_POSITIVE)))
+    let over = |who, ours| {
+        let pairs = measured.of(who).iter().zip(measured.of(ours));
+        Spread::of(pairs.map(|(other, ours)| other.cost / ours.cost.max(f64::MIN_POSITIVE)))
     };
-    let ratio = over(Who::Nginx);
-    let haproxy = (!measured.of(Who::Haproxy).is_empty()).then(|| over(Who::Haproxy));
-    let floor = measured.of(Who::Floor);
-    let most = (!floor.is_empty()).then(|| {
-        let pairs = measured.of(Who::Nginx).iter().zip(floor);
-        Spread::of(pairs.map(|(nginx, floor)| nginx.cost / floor.cost.max(f64::MIN_POSITIVE)))
-    });
+    let ratio = over(Who::Nginx, Who::Forebay);
+    let has = |who| !measured.of(who).is_empty();
+    let haproxy = has(Who::Haproxy).then(|| over(Who::Haproxy, Who::Forebay));
+    let most = has(Who::Floor).then(|| over(Who::Nginx, Who::Floor));
+    let most_haproxy =
+        (has(Who::Haproxy) && has(Who::Floor)).then(|| over(Who::Haproxy, Who::Floor));
     let errors = measured.rounds.values().flatten().map(|r| r.errors).sum();
     let cost = field(forebay, |r| r.cost).median;
     let met = match measured.row.target {
@@ -85,7 +86,8 @@ pub fn summarize(measured: &Measured) -> Summary<'_> {
         }
         Target::None => None,
     };
-    Summary { measured, ratio, haproxy, most, pass: met.map(|met| met && errors == 0), errors }
+    let pass = met.map(|met| met && errors == 0);
+    Summary { measured, ratio, haproxy, most, most_haproxy, pass, errors }
 }
 
 /// The head of the table.
@@ -116,6 +118,9 @@ pub fn table_row(summary: &Summary) -> String {
     }
     if let Some(most) = summary.most {
         ratio.push_str(&format!(", of {:.2}", most.median));
+    }
+    if let Some(most) = summary.most_haproxy {
+        ratio.push_str(&format!(", {:.2}", most.median));
     }
     let speed = || sides(|r| r.per_second, 1.0, 0);
     let p99 = || sides(|r| r.p99_us, 1000.0, 2);
@@ -195,6 +200,7 @@ fn row_json(summary: &Summary) -> Value {
         "ratio": summary.ratio.json(),
         "ratio_to_haproxy": summary.haproxy.map(Spread::json),
         "ratio_of_floor": summary.most.map(Spread::json),
+        "haproxy_ratio_of_floor": summary.most_haproxy.map(Spread::json),
         "target": target,
         "pass": summary.pass,
     });
