@@ -596,9 +596,6 @@ impl Template {
         if len == 0 {
             return Err(Error::emerg(span, "invalid variable name".to_owned()));
         }
-        if let (true, [digit @ b'1'..=b'9']) = (braced, name.as_bytes()) {
-            return Ok((Part::Capture(digit - b'0'), after));
-        }
         Ok((Part::Var(registry.used(name, span)), after))
     }
 

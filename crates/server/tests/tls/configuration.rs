@@ -40,6 +40,13 @@ const BOTH: &[(&str, &str)] = &[
          r) error:10000080:BIO routines::no such file)",
     ),
     (
+        "server { listen 127.0.0.1:{port} ssl; ssl_certificate {certs}/ec.pem; \
+         ssl_certificate_key {certs}/none.key; ssl_trusted_certificate {certs}/none.pem; }",
+        "cannot load certificate key \"{certs}/none.key\": BIO_new_file() failed (SSL: \
+         error:80000002:system library::No such file or directory:calling fopen({certs}/none.key, \
+         r) error:10000080:BIO routines::no such file)",
+    ),
+    (
         "server { listen 127.0.0.1:{port} ssl; ssl_certificate {certs}/ec.key; \
          ssl_certificate_key {certs}/ec.key; }",
         "cannot load certificate \"{certs}/ec.key\": PEM_read_bio_X509_AUX() failed (SSL: \

@@ -92,14 +92,17 @@ impl Server {
             let text = format!("no \"ssl_certificate_key\" is defined for certificate \"{last}\"");
             return Err(Error::emerg(cx.span, text));
         }
-        let mut built = plain(settings, cx.loader)?;
+        // In nginx's order (ngx_http_ssl_merge_srv_conf), which says what is told of several faults.
         let dynamic = Dynamic::find(settings, cx)?;
+        let mut pairs = Vec::new();
         if dynamic.is_none() {
             for (certificate, key) in certificates.iter().zip(keys) {
                 let passwords = settings.passwords.as_ref();
-                built.certificates.push(load::pair(certificate, key, passwords, cx.loader)?);
+                pairs.push(load::pair(certificate, key, passwords, cx.loader)?);
             }
         }
+        let mut built = plain(settings, cx.loader)?;
+        built.certificates = pairs;
         let staplers = staple(settings, resolving, &mut built, cx)?;
         let ocsp = client_ocsp(settings, resolving, &built)?;
         let (cache, tickets) = resumption(settings, cx)?;

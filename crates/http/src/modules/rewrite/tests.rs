@@ -261,6 +261,7 @@ fn errors_are_nginxs() {
         ("if (-z a) { }", "invalid condition \"-z\""),
         ("if ($uri) { if ($args) { } }", "\"if\" directive is not allowed here"),
         ("if ($nothing) { }", "unknown \"nothing\" variable"),
+        ("rewrite (.) ${1};", "unknown \"1\" variable"),
         ("if ($uri ~ \"(\") { }", "pcre2_compile() failed: "),
     ];
     for (code, expected) in cases {
