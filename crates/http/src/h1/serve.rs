@@ -570,9 +570,10 @@ fn frame(plan: &Plan, r: &mut Request) -> Framing {
             || tunnel
             || matches!(status, 100..=199 | 204 | 304));
     if status == 204 {
-        // ngx_http_header_filter. A 304 keeps what it has: a back end may tell the length.
+        // ngx_http_header_filter. A 304 keeps what it has: a back end may tell the length. So may one
+        // the type, with a status line of its own.
         r.response.content_length = None;
-        if !r.upstream.leads() {
+        if !r.upstream.leads() || r.error_status != 0 {
             r.response.content_type = None;
         }
     }

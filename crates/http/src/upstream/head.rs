@@ -5,6 +5,8 @@
 //!
 //! Invariant: fields of the connection (RFC 9110 §7.6.1) never pass; how the body ends is told anew.
 
+use std::mem;
+
 use bytes::Bytes;
 use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
@@ -341,6 +343,8 @@ fn pass<P: Protocol>(
         true => Nominees::of_response(head, bytes),
         false => Nominees::default(),
     };
+    // What a response left that led here (`X-Accel-Redirect`) counts where this one has none.
+    let mut has_type = false;
     for field in &head.fields {
         if hidden.has(field, bytes) {
             continue;
@@ -361,7 +365,7 @@ fn pass<P: Protocol>(
             // DIFFERS(nominated-fields): nginx passes on what `Connection` nominates.
             _ if nominees.has(field.name.of(bytes)) => continue,
             Id::ContentType => {
-                if r.response.content_type.is_none() {
+                if !mem::replace(&mut has_type, true) {
                     content_type(r, slice(field.value, bytes));
                 }
                 continue;
