@@ -140,18 +140,7 @@ pub async fn reject(r: &mut Request, client: &mut dyn Client, status: u16) {
 /// Answers a request that is refused where it is, once its handlers are done.
 pub async fn refuse(r: &mut Request, client: &mut dyn Client, status: u16) {
     let plan = r.plan.clone();
-    if let Some(entry) = deny(&plan, r, status) {
-        match walk(&plan, r, client, entry).await {
-            End::Done => {
-                let _ = filter(&plan, r);
-            }
-            End::Deny(status) => {
-                let _ = deny(&plan, r, status);
-            }
-            // A page that leads elsewhere again is not worth a broken request.
-            End::Again(_) => page(&plan, r, status),
-        }
-    }
+    answer_from(&plan, r, client, Entry::Server, Some(End::Deny(status))).await;
 }
 
 /// Runs a subrequest ([`Request::subrequest`]) to its response. Its body is to be pulled by whoever
