@@ -14,6 +14,7 @@ use forebay_wire::h1::Method;
 use super::static_files::refuse;
 use crate::{
     client::Client,
+    engine,
     files::{self, Failed, Kind},
     handler::{Flow, Handler},
     inherit,
@@ -137,6 +138,9 @@ impl IndexFiles {
 
 /// Goes on with the index file; the query stays (`ngx_http_internal_redirect`).
 fn redirect<'f>(r: &mut Request, uri: Vec<u8>) -> Flow<'f> {
+    if !engine::may_redirect(r, &uri, "") {
+        return Flow::Deny(500);
+    }
     r.uri = uri;
     r.internal = true;
     r.is_as_sent = false;

@@ -19,6 +19,7 @@ use rustix::{
 use super::static_files::refuse;
 use crate::{
     client::Client,
+    engine,
     files::{self, Call, Failed},
     handler::{Flow, Handler},
     inherit,
@@ -94,7 +95,11 @@ async fn choose<'f>(r: &mut Request) -> Flow<'f> {
     let Some(name) = names.get((chance % names.len().max(1) as u64) as usize) else {
         return Flow::Decline;
     };
-    r.uri.extend_from_slice(name);
+    let uri = [&r.uri[..], name].concat();
+    if !engine::may_redirect(r, &uri, "") {
+        return Flow::Deny(500);
+    }
+    r.uri = uri;
     r.internal = true;
     r.is_as_sent = false;
     r.add_uri_to_alias = false;
