@@ -175,25 +175,36 @@ impl TempFile {
 /// Reads the whole body into `r.body`. Errors are statuses to finish the request with.
 pub async fn read(r: &mut Request, client: &mut dyn Client) -> Result<(), u16> {
     let mode = r.location().core.client_body_in_file_only;
-    read_as(r, client, mode).await
+    let told = match mode {
+        BodyInFile::Off => Severity::Warn,
+        // As it should be (`r->request_body_file_log_level`).
+        BodyInFile::On | BodyInFile::Clean => Severity::Notice,
+    };
+    read_as(r, client, mode, Some(told)).await
 }
 
 /// The same as `client_body_in_file_only` with that value; a body that is announced and empty has a
-/// file, too, unless it is `off`.
+/// file, too, unless it is `off`. `told` is how the log is told of a file, if it is.
 pub async fn read_as(
     r: &mut Request,
     client: &mut dyn Client,
     mode: BodyInFile,
+    told: Option<Severity>,
 ) -> Result<(), u16> {
     if !r.body.is_unread() {
         return Ok(());
     }
-    let read = read_whole(r, client, mode).await;
+    let read = read_whole(r, client, mode, told).await;
     r.bytes_read += client.take_wire_bytes();
     read
 }
 
-async fn read_whole(r: &mut Request, client: &mut dyn Client, mode: BodyInFile) -> Result<(), u16> {
+async fn read_whole(
+    r: &mut Request,
+    client: &mut dyn Client,
+    mode: BodyInFile,
+    told: Option<Severity>,
+) -> Result<(), u16> {
     let core = &r.location().core;
     let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
     // DIFFERS(body-that-came-with-the-head): nginx has the buffer of the head for bodies as well.
@@ -221,7 +232,7 @@ async fn read_whole(r: &mut Request, client: &mut dyn Client, mode: BodyInFile) 
         let spill = memory.len() + piece.len() > in_memory || (end && mode != BodyInFile::Off);
         let empty = end && memory.is_empty() && r.input.framing.body == BodyLength::None;
         if file.is_none() && spill && !empty {
-            file = Some(spill_into(r, &temp_path, mode).await?);
+            file = Some(spill_into(r, &temp_path, mode, told).await?);
         }
         match &mut file {
             None => memory.extend_from_slice(&piece),
@@ -241,16 +252,21 @@ async fn read_whole(r: &mut Request, client: &mut dyn Client, mode: BodyInFile) 
     Ok(())
 }
 
-async fn spill_into(r: &Request, at: &Arc<TempPath>, mode: BodyInFile) -> Result<TempFile, u16> {
+async fn spill_into(
+    r: &Request,
+    at: &Arc<TempPath>,
+    mode: BodyInFile,
+    told: Option<Severity>,
+) -> Result<TempFile, u16> {
     let (below, keep) = (at.clone(), mode == BodyInFile::On);
     let made = match files::write_pool(r) {
         None => TempFile::create(at, keep),
         Some(pool) => wait(pool.run(move || TempFile::create(&below, keep))).await,
     };
     let file = made.map_err(|error| write_failed(r, &at.path, &error))?;
-    if mode == BodyInFile::Off {
+    if let Some(severity) = told {
         r.log_error(
-            Severity::Warn,
+            severity,
             format_args!(
                 "a client request body is buffered to a temporary file {}",
                 Shown::path(&file.path)

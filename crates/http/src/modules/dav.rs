@@ -276,7 +276,7 @@ impl Files {
         if r.field(FieldId::ContentRange).is_some() {
             return Err(complain(r, format_args!("PUT with range is unsupported"), 501));
         }
-        body_in::read_as(r, client, BodyInFile::Clean).await?;
+        body_in::read_as(r, client, BodyInFile::Clean, None).await?;
         let RequestBody::File(temp) = &r.body else {
             return Err(complain(r, format_args!("PUT request body must be in a file"), 500));
         };
