@@ -92,6 +92,11 @@ impl BodyReader {
         matches!(self.left, Left::Broken(error) if error.is_gone())
     }
 
+    /// Whether the client was too slow to send all of it.
+    pub fn timed_out(&self) -> bool {
+        matches!(self.left, Left::Broken(BodyError::TimedOut))
+    }
+
     /// Whether the client asked for `100 Continue` and has not got it, whatever it sent already.
     pub fn expects_continue(&self) -> bool {
         self.expects_continue

@@ -451,7 +451,8 @@ async fn respond<T: Transport>(
     rejected: bool,
 ) -> Next {
     if r.ends_without_answer() || body.gone() {
-        if r.response.status == 408 && default_resets(plan, r) {
+        // `return 408` alone is no time that ran out (ngx_http_finalize_request).
+        if (body.timed_out() || r.response.status == 444) && default_resets(plan, r) {
             io.reset_on_close();
         }
         return Next::Close;

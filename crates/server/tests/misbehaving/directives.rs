@@ -1,5 +1,7 @@
-//! Directives of the proxy whose work only shows between two sockets.
+//! Directives, of the proxy for the most part, whose work only shows between two sockets.
 
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use forebay_testkit::origin::{Conn, Origin};
@@ -193,4 +195,28 @@ fn a_small_body_is_whole_before_a_server_is_asked_where_sending_is_postponed() {
     assert!(wait_for(|| origin.connections() > before, LIMIT));
     slow.send(b"hi").unwrap();
     assert_eq!(slow.read_response(false).unwrap().body, b"ok");
+}
+
+#[test]
+fn who_is_too_slow_or_not_to_be_answered_is_reset_where_that_is_said() {
+    of_both(|kind| {
+        let inside = "reset_timedout_connection on; client_body_timeout 1s;
+            location /none { return 444; }
+            location /polite { reset_timedout_connection off; return 444; }
+            location /nobody { return 408; }
+            location /slow { proxy_pass http://127.0.0.1:1; }";
+        let server = start(kind, "", inside);
+        let reset = Err(ErrorKind::ConnectionReset);
+        for (path, length, end) in
+            [("/none", 0, reset), ("/polite", 0, Ok(0)), ("/nobody", 0, Ok(0)), ("/slow", 1, reset)]
+        {
+            let mut client = TcpStream::connect(server.addr()).expect("connect");
+            client.set_read_timeout(Some(LIMIT)).expect("timeout");
+            let fields = format!("Host: test\r\nContent-Length: {length}\r\n");
+            let request = format!("POST {path} HTTP/1.1\r\n{fields}\r\n");
+            client.write_all(request.as_bytes()).expect("send");
+            let read = client.read(&mut [0; 16]).map_err(|error| error.kind());
+            assert_eq!(read, end, "{kind}: {path}");
+        }
+    });
 }
