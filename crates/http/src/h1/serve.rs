@@ -613,8 +613,9 @@ fn keepalive_disabled(r: &Request) -> bool {
     let has = |text: &[u8]| memchr::memmem::find(agent, text).is_some();
     let another = || has(b"Gecko/") || has(b"Chrome/") || has(b"Opera") || special::is_msie(agent);
     let safari = || has(b"Safari/") && has(b"Mac OS X") && !another();
-    (disable.msie6 && r.method == Method::Post && special::is_msie6(agent))
-        || (disable.safari && safari())
+    // As it was asked: a page for an error is got.
+    let posted = r.input.head.method == Method::Post;
+    (disable.msie6 && posted && special::is_msie6(agent)) || (disable.safari && safari())
 }
 
 /// Reads what is left of the request body, then waits for the next request or has it already.
