@@ -206,7 +206,7 @@ async fn read_whole(
     told: Option<Severity>,
 ) -> Result<(), u16> {
     let core = &r.location().core;
-    let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
+    let (limit, timeout_ms) = (r.body_limit(), core.client_body_timeout_ms);
     // DIFFERS(body-that-came-with-the-head): nginx has the buffer of the head for bodies as well.
     let in_memory = core.client_body_buffer_size;
     let temp_path = core.client_body_temp_path.clone();

@@ -20,7 +20,7 @@ use forebay_session::{
 };
 use forebay_wire::{
     Span,
-    h1::{FieldId, Framing, Head, Method, Version},
+    h1::{BodyLength, FieldId, Framing, Head, Method, Version},
 };
 
 use crate::{
@@ -560,6 +560,15 @@ impl Request {
         self.internal = true;
         self.upstream.leave();
         self.add_uri_to_alias = false;
+    }
+
+    /// How long a body may be that comes in pieces (0: no limit). What was announced has been held against
+    /// `client_max_body_size` where a location was chosen by the path; `@named` ones have no say in it.
+    pub(crate) fn body_limit(&self) -> u64 {
+        match self.input.framing.body {
+            BodyLength::Length(_) => 0,
+            _ => self.location().core.client_max_body_size,
+        }
     }
 
     /// Nobody gets the body that has not been read yet (`ngx_http_discard_request_body`): whoever asks for

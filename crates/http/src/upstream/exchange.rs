@@ -424,7 +424,7 @@ impl<P: Protocol> Exchange<'_, P> {
     ) -> Result<Box<Arrived<P::Codec>>, Option<Failure>> {
         let settings = self.protocol.settings();
         let core = &r.location().core;
-        let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
+        let (limit, timeout_ms) = (r.body_limit(), core.client_body_timeout_ms);
         let client_timeout_ms = core.send_timeout_ms;
         let mut codec = self.protocol.codec(r, self.job, r.upstream.take_head());
         codec.begin(link.session.take());

@@ -67,7 +67,7 @@ async fn stream(
     length: Option<u64>,
 ) -> Result<Outgoing, u16> {
     let core = &r.location().core;
-    let (limit, timeout_ms) = (core.client_max_body_size, core.client_body_timeout_ms);
+    let (limit, timeout_ms) = (r.body_limit(), core.client_body_timeout_ms);
     let postponed = core.client_body_postpone_sending;
     let at_hand = postponed.max(core.client_body_buffer_size);
     let begun = r.body.take_begun();
