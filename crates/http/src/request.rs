@@ -555,6 +555,17 @@ impl Request {
         self.args.clear();
         self.args.extend_from_slice(args.unwrap_or_default());
         self.has_args = args.is_some();
+        self.begin_anew();
+    }
+
+    /// The same with the path alone: the query stays.
+    pub fn set_path(&mut self, uri: Vec<u8>) {
+        self.uri = uri;
+        self.begin_anew();
+    }
+
+    /// Forgets what the location before made of the target (`ngx_http_internal_redirect`).
+    fn begin_anew(&mut self) {
         self.rewritten_in_place = false;
         self.is_as_sent = false;
         self.internal = true;

@@ -141,10 +141,7 @@ fn redirect<'f>(r: &mut Request, uri: Vec<u8>) -> Flow<'f> {
     if !engine::may_redirect(r, &uri, "") {
         return Flow::Deny(500);
     }
-    r.uri = uri;
-    r.internal = true;
-    r.is_as_sent = false;
-    r.add_uri_to_alias = false;
+    r.set_path(uri);
     Flow::Redirect
 }
 

@@ -99,10 +99,7 @@ async fn choose<'f>(r: &mut Request) -> Flow<'f> {
     if !engine::may_redirect(r, &uri, "") {
         return Flow::Deny(500);
     }
-    r.uri = uri;
-    r.internal = true;
-    r.is_as_sent = false;
-    r.add_uri_to_alias = false;
+    r.set_path(uri);
     Flow::Redirect
 }
 
