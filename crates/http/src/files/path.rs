@@ -30,10 +30,29 @@ pub struct Outside;
 ///
 /// An `alias` has no path for a URI that was rewritten since the location was chosen.
 pub fn map_path(r: &Request, out: &mut Vec<u8>) -> Result<(), Outside> {
-    if r.rewritten_in_place && r.location().core.root.alias.is_some() {
+    if is_alias_lost(r) {
         return Err(Outside);
     }
     map_name(r, rest_of_uri(r), out)
+}
+
+/// Whether nobody can tell what of the URI the `alias` stands for. The log is told
+/// (`ngx_http_map_uri_to_path`) by [`tell_alias_is_lost`].
+pub fn is_alias_lost(r: &Request) -> bool {
+    r.rewritten_in_place && r.location().core.root.alias.is_some()
+}
+
+/// Says so.
+#[cold]
+pub fn tell_alias_is_lost(r: &Request) {
+    let name = Shown(&r.location().name);
+    let doing = r.main.doing.get();
+    r.log_error(
+        Severity::Alert,
+        format_args!(
+            "\"alias\" cannot be used in location \"{name}\" where URI was rewritten{doing}"
+        ),
+    );
 }
 
 /// The path of a name in the root or alias.

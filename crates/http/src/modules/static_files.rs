@@ -80,11 +80,8 @@ async fn serve<'f>(r: &mut Request) -> Flow<'f> {
 
 /// The answer to a path that leads out of its root.
 pub fn refuse<'f>(r: &Request, path: &[u8]) -> Flow<'f> {
-    if r.rewritten_in_place && r.location().core.root.alias.is_some() {
-        // `ngx_http_map_uri_to_path`: what of the path to replace, nobody can tell.
-        let name = Shown(&r.location().name);
-        let what = "\"alias\" cannot be used in location";
-        r.log_error(Severity::Alert, format_args!("{what} \"{name}\" where URI was rewritten"));
+    if files::is_alias_lost(r) {
+        files::tell_alias_is_lost(r);
         return Flow::Deny(500);
     }
     let path = Shown(path);

@@ -26,6 +26,10 @@ pub(super) fn register(registry: &mut Registry<Request>) {
     });
     registry.builtin("realpath_root", files::realpath_root);
     registry.builtin("request_filename", |r, out| {
+        if files::is_alias_lost(r) {
+            files::tell_alias_is_lost(r);
+            return false;
+        }
         files::request_filename(r, out);
         true
     });

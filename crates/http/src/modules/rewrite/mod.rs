@@ -262,7 +262,10 @@ fn run<'a>(steps: &[Step], r: &mut Request, state: &mut State) -> Option<Flow<'a
 
 fn perform<'a>(op: &Op, r: &mut Request, state: &mut State) -> Option<Flow<'a>> {
     match op {
-        Op::Return(answer) => Some(answer.give(r)),
+        Op::Return(answer) => {
+            r.rewritten_in_place |= state.changed;
+            Some(answer.give(r))
+        }
         Op::Rewrite(rewrite) => rewrite.run(r, state),
         Op::Break => {
             r.rewritten_in_place |= state.changed;

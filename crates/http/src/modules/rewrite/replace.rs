@@ -82,6 +82,7 @@ impl Rewrite {
         state.quote = false;
         match &self.target {
             Target::Redirect { status, url, has_args } => {
+                r.rewritten_in_place = true;
                 self.redirect(r, url, *has_args, state.log);
                 return Some(Flow::Deny(*status));
             }
