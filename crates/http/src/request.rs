@@ -566,6 +566,7 @@ impl Request {
 
     /// Forgets what the location before made of the target (`ngx_http_internal_redirect`).
     fn begin_anew(&mut self) {
+        self.main.doing.take();
         self.rewritten_in_place = false;
         self.is_as_sent = false;
         self.internal = true;

@@ -22,7 +22,8 @@ pub fn reject(r: &Request, reject: Reject) {
     }
     let doing = reading(r, reject.in_request_line());
     let detail = Detail { r, reject };
-    r.log_error(Severity::Info, format_args!("{}{detail} while {doing}", reject.reason()));
+    r.log_error(Severity::Info, format_args!("{}{detail}{doing}", reject.reason()));
+    r.main.doing.set(doing);
 }
 
 /// Tells of the header lines that were passed over (`ignore_invalid_headers`), each as it was when nginx
@@ -64,12 +65,12 @@ pub fn head_timed_out(r: &Request) {
     timed_out(r, reading(r, r.bytes_read == 0));
 }
 
-/// Which part of a head is being read (nginx's `log->action`).
+/// Which part of a head is being read, as [`crate::request::Main::doing`] has it.
 fn reading(r: &Request, in_line: bool) -> &'static str {
     match in_line {
-        true if r.input.pipelined => "reading client pipelined request line",
-        true => "reading client request line",
-        false => "reading client request headers",
+        true if r.input.pipelined => " while reading client pipelined request line",
+        true => " while reading client request line",
+        false => " while reading client request headers",
     }
 }
 
@@ -90,11 +91,11 @@ pub fn timed_out_idle(connection: &Connection, listening: &dyn fmt::Display) {
     );
 }
 
-/// Tells that nothing came for too long.
+/// Tells that nothing came for too long; `doing`: ` while …`.
 pub fn timed_out(r: &Request, doing: &str) {
     r.log_error(
         Severity::Info,
-        format_args!("client timed out (110: Connection timed out) while {doing}"),
+        format_args!("client timed out (110: Connection timed out){doing}"),
     );
 }
 
@@ -102,9 +103,9 @@ pub fn timed_out(r: &Request, doing: &str) {
 pub fn gone(r: &Request, error: Option<&io::Error>) {
     let doing = reading(r, r.bytes_read == 0);
     if let Some(error) = error {
-        return r.log_error(Severity::Info, format_args!("{} while {doing}", ReadFailed(error)));
+        return r.log_error(Severity::Info, format_args!("{}{doing}", ReadFailed(error)));
     }
-    r.log_error(Severity::Info, format_args!("client prematurely closed connection while {doing}"));
+    r.log_error(Severity::Info, format_args!("client prematurely closed connection{doing}"));
 }
 
 /// Tells that the client went away before it asked for anything, or between two requests.

@@ -529,7 +529,7 @@ fn broken<T: Transport>(io: &T, plan: &Plan, r: &Request, error: SendError) -> N
             ),
         ),
         SendError::TimedOut => {
-            complain::timed_out(r, "sending response to client");
+            complain::timed_out(r, " while sending response to client");
             if default_resets(plan, r) {
                 io.reset_on_close();
             }
