@@ -12,7 +12,7 @@ use forebay_rt::{
 use forebay_session::log::Severity;
 use forebay_wire::{
     Reject,
-    h1::{self, FieldId, Method, Parser, Progress, Version},
+    h1::{self, BodyLength, FieldId, Method, Parser, Progress, Version},
 };
 
 use super::{
@@ -403,6 +403,8 @@ fn prepare(r: &mut Request, plan: &Plan, names: &Names) -> Result<(), Reject> {
             refused::forget_target(r, default);
         }
         refused::forget_the_rest(r, reject);
+        // Nor is its length known to the page that is shown for it.
+        r.input_mut().framing.body = BodyLength::None;
         return Err(reject);
     }
     let takes_connect = plan.server(r.server).settings.takes_connect;

@@ -614,7 +614,10 @@ impl<F: Future<Output = Request>> Conn<F> {
             if framing.upgrade {
                 tunnel::offer(input);
             }
-            let resolved = target::resolve(&mut r, &plan, names);
+            let resolved = target::resolve(&mut r, &plan, names).inspect_err(|_| {
+                // The page for it is that of a request without a body.
+                r.input_mut().framing.body = BodyLength::None;
+            });
             resolved.and_then(|()| check_connect(&r)).inspect_err(|_| {
                 // Nor has nginx written it yet when a host or path is none.
                 r.input_mut().head.request_line = Default::default();
