@@ -140,6 +140,11 @@ pub fn key(node: &Node, cx: &mut Cx<'_, '_>) -> Result<(Template, String), Error
     Ok((template, arg.lossy().into_owned()))
 }
 
+/// A limit or a zone has no zone, or one without a name.
+pub fn no_zone(node: &Node) -> Error {
+    Error::emerg(node.span, format!("\"{}\" must have \"zone\" parameter", node.name()))
+}
+
 /// nginx's error for a zone that is declared twice.
 pub fn bound_already(node: &Node, name: &str, key_text: &str) -> String {
     format!("{} \"{name}\" is already bound to key \"{key_text}\"", node.name())

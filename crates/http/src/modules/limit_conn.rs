@@ -98,6 +98,9 @@ fn limit_conn_zone(_: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(),
     let arg = node.arg(1)?;
     let value = arg.after("zone=").ok_or_else(|| value::invalid_parameter(arg))?;
     let (name, size) = zone::parse(&arg.value, value, arg.span)?;
+    if name.is_empty() {
+        return Err(limits::no_zone(node));
+    }
     let again = |before: &Connections<true>| limits::bound_already(node, &name, &before.key_text);
     cx.zones.declare(&name, size, node.span, Connections { key, key_text }, again)
 }
@@ -241,6 +244,7 @@ mod tests {
     #[test]
     fn wrong_directives_have_nginx_texts() {
         let cases = [
+            ("limit_conn_zone $uri zone=:1m;", "must have \"zone\" parameter"),
             ("limit_conn_zone $uri zone=one;", "invalid zone size \"zone=one\""),
             ("limit_conn_zone $uri one:1m;", "invalid parameter \"one:1m\""),
             ("limit_conn one 0;", "invalid number of connections \"0\""),

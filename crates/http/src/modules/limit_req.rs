@@ -170,7 +170,8 @@ fn limit_req_zone(_: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), 
             return Err(value::invalid_parameter(arg));
         }
     }
-    let Some((name, size)) = name_and_size else { return Err(no_zone(node)) };
+    let named = name_and_size.filter(|(name, _)| !name.is_empty());
+    let (name, size) = named.ok_or_else(|| limits::no_zone(node))?;
     let again = |before: &Rate| limits::bound_already(node, &name, &before.key_text);
     cx.zones.declare(&name, size, node.span, Rate { key, key_text, rate }, again)
 }
@@ -188,10 +189,6 @@ fn parse_rate(text: &[u8]) -> Option<i64> {
 
 fn invalid(arg: &Arg, what: &str) -> Error {
     Error::emerg(arg.span, format!("{what} \"{}\"", arg.lossy()))
-}
-
-fn no_zone(node: &Node) -> Error {
-    Error::emerg(node.span, format!("\"{}\" must have \"zone\" parameter", node.name()))
 }
 
 fn limit_req(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
@@ -213,7 +210,7 @@ fn limit_req(conf: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Er
             return Err(value::invalid_parameter(arg));
         }
     }
-    let zone: Arc<Zone<Rate>> = zone.ok_or_else(|| no_zone(node))?;
+    let zone: Arc<Zone<Rate>> = zone.ok_or_else(|| limits::no_zone(node))?;
     let limits = conf.limits.get_or_insert_default();
     if limits.iter().any(|limit| Arc::ptr_eq(&limit.zone, &zone)) {
         return Err(value::duplicate(node));
@@ -656,6 +653,10 @@ mod tests {
         let cases = [
             ("limit_req_zone $uri zone=one rate=1r/s;", "invalid zone size \"zone=one\""),
             ("limit_req_zone $uri zone=one:1k rate=1r/s;", "zone \"zone=one:1k\" is too small"),
+            (
+                "limit_req_zone $uri zone=:1m rate=1r/s;",
+                "\"limit_req_zone\" must have \"zone\" parameter",
+            ),
             ("limit_req_zone $uri zone=one:1m rate=x;", "invalid rate \"rate=x\""),
             ("limit_req_zone $uri zone=one:1m x=y;", "invalid parameter \"x=y\""),
             ("limit_req_zone $uri rate=1r/s rate=1r/s;", "\"limit_req_zone\" must have \"zone\""),
