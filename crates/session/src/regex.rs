@@ -12,7 +12,7 @@
 mod check;
 mod pcre;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use forebay_conf::{Error, Span};
 
@@ -40,7 +40,8 @@ pub struct Regex {
 #[derive(Clone, Debug)]
 enum Engine {
     Linear(Arc<regex::bytes::Regex>),
-    Bounded(Arc<fancy_regex::Regex>),
+    /// Over characters if the second says so, else over bytes.
+    Bounded(Arc<fancy_regex::Regex>, bool),
 }
 
 impl Regex {
@@ -75,17 +76,17 @@ impl Regex {
             }
             error
         })?;
-        let text = std::str::from_utf8(pattern).map_err(|_| fail("invalid UTF-8"))?;
+        let text = &*pcre::text(pattern).ok_or_else(|| fail("invalid UTF-8"))?;
         let (engine, names) = match linear(text, caseless, limit).map_err(fail)? {
             Ok(regex) => {
                 let names = owned(regex.capture_names());
                 (Engine::Linear(Arc::new(regex)), names)
             }
             Err(first) => {
-                let regex = bounded(text, caseless, limit)
+                let (regex, utf) = bounded(text, caseless, limit)
                     .map_err(|second| fail(&pcre::cause(&first.to_string(), &second)))?;
                 let names = owned(regex.capture_names());
-                (Engine::Bounded(Arc::new(regex)), names)
+                (Engine::Bounded(Arc::new(regex), utf), names)
             }
         };
         let groups = names.len();
@@ -113,10 +114,7 @@ impl Regex {
     pub fn is_match(&self, text: &[u8]) -> bool {
         match &self.engine {
             Engine::Linear(regex) => regex.is_match(text),
-            Engine::Bounded(regex) => {
-                let text = String::from_utf8_lossy(text);
-                regex.is_match(&text).unwrap_or(false)
-            }
+            Engine::Bounded(regex, utf) => regex.is_match(&as_text(text, *utf)).unwrap_or(false),
         }
     }
 
@@ -128,10 +126,16 @@ impl Regex {
                 into.set(text, found.iter().map(|g| g.map(|g| (g.start(), g.end()))));
                 true
             }
-            Engine::Bounded(regex) => {
-                let text = String::from_utf8_lossy(text);
-                let Ok(Some(found)) = regex.captures(&text) else { return false };
-                into.set(text.as_bytes(), found.iter().map(|g| g.map(|g| (g.start(), g.end()))));
+            Engine::Bounded(regex, utf) => {
+                let shown = as_text(text, *utf);
+                let Ok(Some(found)) = regex.captures(&shown) else { return false };
+                let groups = found.iter().map(|g| g.map(|g| (g.start(), g.end())));
+                if *utf {
+                    into.set(shown.as_bytes(), groups);
+                } else {
+                    let at = |offset: usize| shown[..offset].chars().count();
+                    into.set(text, groups.map(|g| g.map(|(start, end)| (at(start), at(end)))));
+                }
                 true
             }
         }
@@ -171,14 +175,25 @@ fn linear(
     Ok(builder.case_insensitive(caseless).unicode(written.utf).build())
 }
 
-fn bounded(text: &str, caseless: bool, limit: Option<usize>) -> Result<fancy_regex::Regex, String> {
-    let written = pcre::write(text, Dialect::Bounded)?.text;
+/// What the engine that backtracks looks at.
+fn as_text(text: &[u8], utf: bool) -> Cow<'_, str> {
+    if utf { String::from_utf8_lossy(text) } else { pcre::bytes_as_chars(text) }
+}
+
+/// The pattern for the engine that backtracks; whether it runs over characters.
+fn bounded(
+    text: &str,
+    caseless: bool,
+    limit: Option<usize>,
+) -> Result<(fancy_regex::Regex, bool), String> {
+    let pcre::Written { text: written, utf } = pcre::write(text, Dialect::Bounded)?;
     let flagged = if caseless { format!("(?i){written}") } else { written };
     let mut builder = fancy_regex::RegexBuilder::new(&flagged);
     if let Some(bytes) = limit {
         builder.delegate_size_limit(bytes).delegate_dfa_size_limit(bytes);
     }
-    builder.backtrack_limit(BACKTRACK_LIMIT).build().map_err(|error| error.to_string())
+    let regex = builder.backtrack_limit(BACKTRACK_LIMIT).build();
+    Ok((regex.map_err(|error| error.to_string())?, utf))
 }
 
 fn owned<'n>(names: impl Iterator<Item = Option<&'n str>>) -> Vec<Option<String>> {
@@ -218,6 +233,35 @@ mod tests {
     fn look_ahead_works() {
         assert!(regex(r"^/(?!admin)").is_match(b"/user"));
         assert!(!regex(r"^/(?!admin)").is_match(b"/admin"));
+    }
+
+    #[test]
+    fn without_utf_bytes_are_matched_whichever_the_engine() {
+        let groups = |pattern: &[u8], text: &[u8]| {
+            let regex = Regex::compile(pattern, false, Span::default()).unwrap();
+            let mut captures = Captures::default();
+            regex.captures(text, &mut captures).then(|| captures.group(1).unwrap().to_owned())
+        };
+        for (pattern, text, group) in [
+            (&b"^/(?!api)(.*)$"[..], &b"/a\xE9b"[..], Some(&b"a\xE9b"[..])),
+            (b"^(?=.)(.).$", "é".as_bytes(), Some(b"\xC3")),
+            (b"^(.).$", "é".as_bytes(), Some(b"\xC3")),
+            ("(?!x)(é)b".as_bytes(), "aéb".as_bytes(), Some("é".as_bytes())),
+            ("^([é])".as_bytes(), b"\xA9", Some(b"\xA9")),
+            (b"^(?=.)([\xE9])", b"\xE9", Some(b"\xE9")),
+            (b"^(\\p{L})", "é".as_bytes(), Some(b"\xC3")),
+            (b"^(\\x{e9})", b"\xE9", Some(b"\xE9")),
+            (b"^(?=.)(\\w+)", "aé".as_bytes(), Some(b"a")),
+            (b"^(?=.)(..?)\\b", "éa".as_bytes(), Some("é".as_bytes())),
+            (b"(*UTF8)^(?=.)(.)", "é".as_bytes(), Some("é".as_bytes())),
+            (b"(*UTF8)^(.)", "é".as_bytes(), Some("é".as_bytes())),
+            (b"^(?=.)(.)$", "é".as_bytes(), None),
+        ] {
+            let shown = String::from_utf8_lossy(pattern).into_owned();
+            assert_eq!(groups(pattern, text).as_deref(), group, "{shown}");
+        }
+        let error = Regex::compile(b"(*UTF8)\xE9", false, Span::default()).unwrap_err();
+        assert!(error.message.contains("failed: "), "{}", error.message);
     }
 
     #[test]

@@ -8,14 +8,14 @@
 //! Invariant: a pattern is only written anew; what is wrong with it stays wrong, but for what an engine
 //! would take.
 
-use std::{collections::HashSet, iter::Peekable, str::Chars};
+use std::{borrow::Cow, collections::HashSet, iter::Peekable, str::Chars};
 
 /// Which engine a pattern is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// `regex` over bytes, without Unicode.
     Linear,
-    /// `fancy-regex` over text.
+    /// `fancy-regex` over text, each byte of which is a character ([`bytes_as_chars`]).
     Bounded,
 }
 
@@ -28,6 +28,21 @@ pub struct Written {
     pub utf: bool,
 }
 
+/// A pattern as text: its characters where it says that it has some, else its bytes.
+pub fn text(pattern: &[u8]) -> Option<Cow<'_, str>> {
+    let bytes = bytes_as_chars(pattern);
+    let (_, utf) = without_verbs(&bytes);
+    if utf { std::str::from_utf8(pattern).ok().map(Cow::Borrowed) } else { Some(bytes) }
+}
+
+/// Each byte as the character of its number: what PCRE takes for one without `(*UTF)`.
+pub fn bytes_as_chars(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if text.is_ascii() => Cow::Borrowed(text),
+        _ => Cow::Owned(bytes.iter().copied().map(char::from).collect()),
+    }
+}
+
 /// Writes a pattern for an engine. The error is the cause.
 pub fn write(pattern: &str, dialect: Dialect) -> Result<Written, &'static str> {
     let (pattern, utf) = without_verbs(pattern);
@@ -35,6 +50,7 @@ pub fn write(pattern: &str, dialect: Dialect) -> Result<Written, &'static str> {
         rest: pattern.chars().peekable(),
         out: String::with_capacity(pattern.len() + 16),
         dialect,
+        utf,
         groups: count_groups(pattern),
         opened: 0,
         open: Vec::new(),
@@ -137,6 +153,7 @@ struct Writer<'p> {
     rest: Peekable<Chars<'p>>,
     out: String,
     dialect: Dialect,
+    utf: bool,
     /// Capturing groups, of the whole pattern and so far.
     groups: u32,
     opened: u32,
@@ -170,7 +187,7 @@ impl Writer<'_> {
                 '$' if !self.options.multiline => self.end(),
                 '{' if !self.at_quantifier() => self.out.push_str("\\{"),
                 '#' if self.options.extended => self.comment(),
-                _ => self.out.push(c),
+                _ => self.push(c),
             }
         }
         Ok(())
@@ -282,8 +299,17 @@ impl Writer<'_> {
             }
             '1'..='9' => self.back_reference(c),
             'd' | 'w' | 's' | 'h' | 'v' | 'D' | 'W' | 'S' | 'H' | 'V' => self.kind(c, false),
+            'b' | 'B' if self.dialect == Dialect::Bounded => self.boundary(c == 'b'),
             _ => self.shared_escape(c),
         }
+    }
+
+    /// Where words begin and end, or do not, which over text would be words of all scripts.
+    fn boundary(&mut self, is_one: bool) {
+        let (not, does) = if is_one { ("!", "=") } else { ("=", "!") };
+        let word = "[A-Za-z0-9_]";
+        let text = format!("(?:(?<={word})(?{not}{word})|(?<!{word})(?{does}{word}))");
+        self.out.push_str(&text);
     }
 
     /// An escape that means the same within a class.
@@ -298,16 +324,26 @@ impl Writer<'_> {
                 }
             }
             '0'..='7' => self.octal(c),
+            'o' => match self.braced().map(|digits| u32::from_str_radix(&digits, 8)) {
+                Some(Ok(number @ ..=0xff)) => self.byte(number),
+                Some(Ok(number)) => self.out.push_str(&format!("\\x{{{number:X}}}")),
+                _ => self.out.push_str("\\o"),
+            },
             'x' | 'p' | 'P' => {
-                self.out.extend(['\\', c]);
-                if let Some(inner) = self.braced() {
+                let inner = self.braced();
+                let number = inner.as_deref().and_then(|hex| u32::from_str_radix(hex, 16).ok());
+                match (c, number.filter(|_| !self.utf)) {
+                    ('x', Some(number @ ..=0xff)) => return self.byte(number),
+                    _ => self.out.extend(['\\', c]),
+                }
+                if let Some(inner) = inner {
                     self.out.push_str(&format!("{{{inner}}}"));
                 }
             }
             // `regex` has meanings of its own for these.
             '<' | '>' => self.out.push(c),
             _ if c.is_ascii() => self.out.extend(['\\', c]),
-            _ => self.out.push(c),
+            _ => self.push(c),
         }
     }
 
@@ -325,7 +361,12 @@ impl Writer<'_> {
         if c.is_ascii_punctuation() && c != '<' && c != '>' || c == ' ' {
             self.out.push('\\');
         }
-        self.out.push(c);
+        self.push(c);
+    }
+
+    /// A letter that stands for itself.
+    fn push(&mut self, c: char) {
+        if c.is_ascii() || self.utf { self.out.push(c) } else { self.byte(c.into()) }
     }
 
     fn byte(&mut self, byte: u32) {
@@ -430,7 +471,7 @@ impl Writer<'_> {
                 }
                 '[' | '-' | '&' | '~' => self.out.extend(['\\', c]),
                 '#' | ' ' if self.options.extended => self.out.extend(['\\', c]),
-                _ => self.out.push(c),
+                _ => self.push(c),
             }
             begun = true;
         }
@@ -483,7 +524,7 @@ mod tests {
             r"\.(?:css|js|jpe?g)",
             r"[\w\-\.]+[[:alpha:]][^a-z0-9_-]{2,}?",
             r"(?i)a{2}b{2,}c{2,3}+\d\D\s\S\w\W\b\B\A\z",
-            r"\x41\x{42}\p{L}\pL\n\r\t\f\a\_\-\/\ ",
+            r"\x41\x{142}\p{L}\pL\n\r\t\f\a\_\-\/\ ",
             r"(?=a)(?!a)(?<=a)(?<!a)(?>a)a\1",
             r"(?m)^a$",
             "a\\",
@@ -522,7 +563,7 @@ mod tests {
             (r"\Q[x", r"\[x"),
             (r"\e\cA\ca", r"\x1B\x01\x01"),
             (r"\0\012\101", r"\x00\x0A\x41"),
-            (r"[\101]", r"[\x41]"),
+            (r"[\101]\o{101}\o{500}", r"[\x41]\x41\x{140}"),
             (r"\R\N", r"(?:\r\n|[\n\x0B\f\r])[^\n]"),
             (r"(a)\g1\g{1}\g{-1}\g{n}", r"(a)\1\1\1\k<n>"),
             (r"\k{n}", r"\k<n>"),
@@ -530,7 +571,9 @@ mod tests {
             ("a(?#b)c", "ac"),
             ("a{,3}b{x}{", r"a\{,3}b\{x}\{"),
             ("(?x)a # (b\n[ #]", "(?x)a \n[\\ \\#]"),
-            ("\\é", "é"),
+            (r"\x{42}[\x{E9}]", r"\x42[\xE9]"),
+            ("\\é[é]é", r"\xE9[\xE9]\xE9"),
+            ("(*UTF8)\\é\\x{E9}[é]", r"é\x{E9}[é]"),
         ] {
             assert_eq!(linear(pattern), expected, "{pattern}");
         }
@@ -542,6 +585,8 @@ mod tests {
             (r"\d\W", "[0-9][^A-Za-z0-9_]"),
             (r"[\w\S]", r"[A-Za-z0-9_[^\t\n\x0B\f\r ]]"),
             ("(a$)", r"(a(?=\n?\z))"),
+            (r"\b", "(?:(?<=[A-Za-z0-9_])(?![A-Za-z0-9_])|(?<![A-Za-z0-9_])(?=[A-Za-z0-9_]))"),
+            (r"\B", "(?:(?<=[A-Za-z0-9_])(?=[A-Za-z0-9_])|(?<![A-Za-z0-9_])(?![A-Za-z0-9_]))"),
         ] {
             assert_eq!(write(pattern, Dialect::Bounded).unwrap().text, expected, "{pattern}");
         }
