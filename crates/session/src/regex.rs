@@ -168,6 +168,9 @@ fn linear(
     limit: Option<usize>,
 ) -> Result<Result<regex::bytes::Regex, regex::Error>, &'static str> {
     let written = pcre::write(text, Dialect::Linear)?;
+    if written.possessive {
+        return Ok(Err(regex::Error::Syntax("possessive quantifiers".to_owned())));
+    }
     let mut builder = regex::bytes::RegexBuilder::new(&written.text);
     if let Some(bytes) = limit {
         builder.size_limit(bytes).dfa_size_limit(bytes);
@@ -186,7 +189,7 @@ fn bounded(
     caseless: bool,
     limit: Option<usize>,
 ) -> Result<(fancy_regex::Regex, bool), String> {
-    let pcre::Written { text: written, utf } = pcre::write(text, Dialect::Bounded)?;
+    let pcre::Written { text: written, utf, .. } = pcre::write(text, Dialect::Bounded)?;
     let flagged = if caseless { format!("(?i){written}") } else { written };
     let mut builder = fancy_regex::RegexBuilder::new(&flagged);
     if let Some(bytes) = limit {
@@ -262,6 +265,14 @@ mod tests {
         }
         let error = Regex::compile(b"(*UTF8)\xE9", false, Span::default()).unwrap_err();
         assert!(error.message.contains("failed: "), "{}", error.message);
+    }
+
+    #[test]
+    fn a_possessive_quantifier_gives_nothing_back() {
+        for pattern in ["^a++a", "^a*+a", "^a{1,2}+a$", "^(?:a|b)++b", "^[^/]++a"] {
+            assert!(!regex(pattern).is_match(b"aab"), "{pattern}");
+        }
+        assert!(regex("^([^/]++)/(.*+)$").is_match(b"a/b"));
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct Written {
     pub text: String,
     /// It began with `(*UTF8)`: its letters are characters, not bytes.
     pub utf: bool,
+    /// It has quantifiers that give nothing back (`a++`), which `regex` takes for others.
+    pub possessive: bool,
 }
 
 /// A pattern as text: its characters where it says that it has some, else its bytes.
@@ -51,6 +53,7 @@ pub fn write(pattern: &str, dialect: Dialect) -> Result<Written, &'static str> {
         out: String::with_capacity(pattern.len() + 16),
         dialect,
         utf,
+        possessive: false,
         groups: count_groups(pattern),
         opened: 0,
         open: Vec::new(),
@@ -58,7 +61,7 @@ pub fn write(pattern: &str, dialect: Dialect) -> Result<Written, &'static str> {
         options: Options::default(),
     };
     writer.pattern()?;
-    Ok(Written { text: writer.out, utf })
+    Ok(Written { text: writer.out, utf, possessive: writer.possessive })
 }
 
 /// What is wrong with a pattern, in PCRE's words where it has some for it: they are what is searched
@@ -154,6 +157,7 @@ struct Writer<'p> {
     out: String,
     dialect: Dialect,
     utf: bool,
+    possessive: bool,
     /// Capturing groups, of the whole pattern and so far.
     groups: u32,
     opened: u32,
@@ -173,7 +177,13 @@ struct Options {
 
 impl Writer<'_> {
     fn pattern(&mut self) -> Result<(), &'static str> {
+        // Whether the end of a quantifier was the last thing, and whether one in braces is open.
+        let (mut quantified, mut in_braces) = (false, false);
         while let Some(c) = self.rest.next() {
+            self.possessive |= quantified && c == '+';
+            in_braces |= c == '{' && self.at_quantifier();
+            quantified = !quantified && matches!(c, '*' | '+' | '?') || c == '}' && in_braces;
+            in_braces &= c != '}';
             match c {
                 '\\' => self.escape(),
                 '[' => self.class(),
@@ -580,6 +590,21 @@ mod tests {
     }
 
     #[test]
+    fn quantifiers_that_give_nothing_back_are_seen() {
+        let possessive = |pattern| write(pattern, Dialect::Linear).unwrap().possessive;
+        for pattern in
+            ["a++b", "a*+", "a?+", "a{2}+", "[^/]{1,2}+/", r"\d++", "(?:a|b)++", "x(a)*+"]
+        {
+            assert!(possessive(pattern), "{pattern}");
+        }
+        for pattern in [
+            "a+", "a+?", r"a\++", "[+]+", "[a++]", "a{x}+", "(?:a+)+", r"a+\+", r"\Qa++\E", "(?i)+",
+        ] {
+            assert!(!possessive(pattern), "{pattern}");
+        }
+    }
+
+    #[test]
     fn over_text_kinds_are_those_of_ascii() {
         for (pattern, expected) in [
             (r"\d\W", "[0-9][^A-Za-z0-9_]"),
@@ -594,7 +619,7 @@ mod tests {
 
     #[test]
     fn verbs_in_front_are_taken_off() {
-        let utf = |text: &str| Ok(Written { text: text.into(), utf: true });
+        let utf = |text: &str| Ok(Written { text: text.into(), utf: true, possessive: false });
         assert_eq!(write("(*UTF8)a", Dialect::Linear), utf("a"));
         assert_eq!(write("(*ANYCRLF)(*UTF)a", Dialect::Linear), utf("a"));
         assert_eq!(linear("(*LIMIT_MATCH=9)a"), "a");
