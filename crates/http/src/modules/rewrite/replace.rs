@@ -86,15 +86,7 @@ impl Rewrite {
                 self.redirect(r, url, *has_args, state.log);
                 return Some(Flow::Deny(*status));
             }
-            Target::Path { path, args } => self.replace(r, path, args.as_ref()),
-        }
-        if state.log {
-            let path = Shown(&r.uri);
-            let args = Shown(&r.args);
-            r.log_error(
-                Severity::Notice,
-                format_args!("rewritten data: \"{path}\", args: \"{args}\""),
-            );
+            Target::Path { path, args } => self.replace(r, path, args.as_ref(), state.log),
         }
         if r.uri.is_empty() {
             r.log_error(Severity::Error, format_args!("the rewritten URI has a zero length"));
@@ -112,7 +104,7 @@ impl Rewrite {
     }
 
     /// (`ngx_http_script_regex_end_code`, without `redirect`)
-    fn replace(&self, r: &mut Request, path: &Template, args: Option<&Template>) {
+    fn replace(&self, r: &mut Request, path: &Template, args: Option<&Template>, log: bool) {
         scratch(|out| {
             write_value(path, r, false, out);
             let split = out.len();
@@ -130,8 +122,15 @@ impl Rewrite {
                 None if !self.keep_args => r.args.clear(),
                 None => {}
             }
+            let path = &out[..split];
+            if log {
+                // A subrequest is still called by what it was.
+                let (path, args) = (Shown(path), Shown(&r.args));
+                let text = format_args!("rewritten data: \"{path}\", args: \"{args}\"");
+                r.log_error(Severity::Notice, text);
+            }
             r.uri.clear();
-            r.uri.extend_from_slice(&out[..split]);
+            r.uri.extend_from_slice(path);
         });
     }
 
