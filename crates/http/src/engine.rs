@@ -374,14 +374,15 @@ fn tell_cycle(r: &Request, doing: &str, target: &[u8], meanwhile: &str) {
     r.log_error(Severity::Error, format_args!("{cycle} while {doing} \"{target}\"{meanwhile}"));
 }
 
-/// Whether a handler may send the request elsewhere. If it may not, that is in the log, and the request
-/// ends with 500 where it is (`ngx_http_internal_redirect`).
-pub fn may_redirect(r: &mut Request, path: &[u8], meanwhile: &str) -> bool {
+/// Whether a handler may send the request to a path or a named location. If it may not, that is in the log,
+/// and the request ends with 500 where it is (`ngx_http_internal_redirect`, `ngx_http_named_location`).
+pub fn may_redirect(r: &mut Request, target: &[u8], meanwhile: &str) -> bool {
     if r.cycles_left > 1 {
         return true;
     }
     r.cycles_left = 0;
-    tell_cycle(r, REDIRECTING, path, meanwhile);
+    let doing = if target.starts_with(b"@") { REDIRECTING_TO_NAMED } else { REDIRECTING };
+    tell_cycle(r, doing, target, meanwhile);
     false
 }
 

@@ -25,6 +25,8 @@ use crate::{
 };
 
 const DOING: &str = "reading response header from upstream";
+/// The same behind a message of its own.
+const MEANWHILE: &str = " while reading response header from upstream";
 
 /// Which fields of responses are not passed on.
 #[derive(Clone, Debug, Default)]
@@ -269,8 +271,9 @@ fn redirect<P: Protocol>(
         r.response.fields.push(Field { name: kept.name, value });
     }
     if target.first() == Some(&b'@') {
-        return match r.server().named.get(target) {
-            Some(&id) => Instead::Named(id),
+        return match r.server().named.get(target).copied() {
+            Some(id) if engine::may_redirect(r, target, MEANWHILE) => Instead::Named(id),
+            Some(_) => Instead::Deny(500),
             None => {
                 let name = Shown(target);
                 let text = format_args!("could not find named location \"{name}\" while {DOING}");
@@ -287,7 +290,7 @@ fn redirect<P: Protocol>(
         return Instead::Deny(404);
     };
     let args = args.map(|args| target[args].to_vec());
-    if !engine::may_redirect(r, &path, " while reading response header from upstream") {
+    if !engine::may_redirect(r, &path, MEANWHILE) {
         return Instead::Deny(500);
     }
     r.set_target(&path, args.as_deref());
