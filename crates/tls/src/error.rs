@@ -83,6 +83,11 @@ impl Failure {
         Failure::of(&Error::HandshakeNotComplete)
     }
 
+    /// Of a client that announces more of a hello than is taken.
+    pub(crate) fn excessive_message() -> Failure {
+        Failure::of(&InvalidMessage::HandshakePayloadTooLarge.into())
+    }
+
     /// Of a client's handshake; `tls13`: whether it would have been that version.
     pub(crate) fn of_client(error: &Error, tls13: bool) -> Failure {
         match error {

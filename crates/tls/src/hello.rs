@@ -5,8 +5,10 @@
 //! `ngx_ssl_get_ciphers`, `ngx_ssl_get_curves`, `ngx_ssl_get_sigalgs`.
 //! Invariant: never panics, whatever the bytes; holds at most [`MAX_HELLO_BYTES`].
 
-/// A ClientHello larger than that is refused, as OpenSSL does (`SSL3_RT_MAX_PLAIN_LENGTH`).
-pub const MAX_HELLO_BYTES: usize = 16 << 10;
+/// A ClientHello larger than that is refused. It is all that rustls takes of a message.
+///
+/// DIFFERS(ssl-hello-64k): OpenSSL takes twice as much (`CLIENT_HELLO_MAX_LENGTH`).
+pub const MAX_HELLO_BYTES: usize = 0xffff;
 
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
@@ -26,6 +28,8 @@ pub(crate) enum Scan {
     Old,
     /// Another message of a handshake than the first.
     NotHello,
+    /// A hello of more than [`MAX_HELLO_BYTES`]: rustls would send no alert.
+    TooLarge,
     /// The body of the message, without its header.
     Hello(Vec<u8>),
 }
@@ -78,7 +82,7 @@ impl Gathered {
             return Some(Scan::NotHello);
         }
         if size > MAX_HELLO_BYTES {
-            return Some(Scan::Odd);
+            return Some(Scan::TooLarge);
         }
         let body = self.message.get(4..size + 4)?;
         Some(Scan::Hello(body.to_vec()))
@@ -328,7 +332,7 @@ mod tests {
 
     #[test]
     fn other_first_bytes_are_told_apart() {
-        let cases: [(&[u8], Scan); 8] = [
+        let cases: [(&[u8], Scan); 9] = [
             (b"GET / HTTP/1.1\r\n", Scan::Plain),
             (b"\r\n", Scan::Plain),
             (b"\x80\x2e\x01\x03\x01", Scan::Partial),
@@ -336,7 +340,8 @@ mod tests {
             (b"\xff\xff\xff", Scan::Odd),
             (b"\x16\x03\x01\x00\x00", Scan::Odd),
             (b"\x16\x03\x01\x00\x04\x02\x00\x00\x00", Scan::NotHello),
-            (b"\x16\x03\x01\x00\x04\x01\xff\x00\x00", Scan::Odd),
+            (b"\x16\x03\x01\x00\x04\x01\x00\xff\xff", Scan::Partial),
+            (b"\x16\x03\x01\x00\x04\x01\x01\x00\x00", Scan::TooLarge),
         ];
         for (input, want) in cases {
             assert_eq!(scan(input), want, "{input:?}");

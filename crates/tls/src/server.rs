@@ -286,6 +286,10 @@ pub async fn accept<T: Transport>(
                 alert(&mut io, 0x0303, 10).await;
                 return Err(AcceptError::Failed(Failure::unexpected_message()));
             }
+            Scan::TooLarge => {
+                alert(&mut io, 0x0303, 47).await;
+                return Err(AcceptError::Failed(Failure::excessive_message()));
+            }
             Scan::Plain => return Err(AcceptError::PlainText(exchange.input, io)),
             Scan::Partial => {}
         }

@@ -116,6 +116,7 @@ fn a_rejected_name_is_an_alert_and_garbage_fails() {
             (b"\xff\x2e\x02\x03\x01\x00\x15", "wrong version number"),
             (b"\x16\x03\x01\x00\x05\x02\x00\x00\x01\x00", "unexpected message"),
             (b"\x16\x03\x01\x00\x06\x01\x00\x00\x02\x03\x03", "length mismatch"),
+            (b"\x16\x03\x01\x00\x04\x01\x01\x00\x00", "excessive message size"),
         ] {
             let (ours, mut theirs) = pair();
             write(&mut theirs, bytes).await.unwrap();
@@ -126,6 +127,39 @@ fn a_rejected_name_is_an_alert_and_garbage_fails() {
             assert_eq!(read(&mut theirs, 100).await.unwrap()[0], 21);
         }
     });
+}
+
+#[test]
+fn a_large_hello_chooses_its_server_too() {
+    // An extension that nobody knows, and behind it the name.
+    let name = b"\0\0\0\x0e\0\x0c\0\0\x09localhost";
+    for unknown in [100, 16 << 10, 60_000_u16] {
+        let len = unknown.to_be_bytes();
+        let extensions = [b"\x1a\x1a", &len[..], &vec![0; usize::from(unknown)], name].concat();
+        let len = u16::try_from(extensions.len()).unwrap().to_be_bytes();
+        let before = b"\x03\x03................................\0\0\x02\x13\x01\x01\0";
+        let body = [&before[..], &len, &extensions].concat();
+        let size = u32::try_from(body.len()).unwrap() | 1 << 24;
+        let message = [&size.to_be_bytes()[..], &body].concat();
+        run(async {
+            let (ours, mut theirs) = pair();
+            let sent = async {
+                for piece in message.chunks(16 << 10) {
+                    let len = u16::try_from(piece.len()).unwrap().to_be_bytes();
+                    let record = [&[22, 3, 1][..], &len, piece].concat();
+                    write(&mut theirs, &record).await.unwrap();
+                }
+            };
+            let mut named = None;
+            let accepted = accept(ours, Vec::new(), |hello| {
+                named = hello.server_name().map(str::to_owned);
+                Choice::Reject
+            });
+            let (_, accepted) = tokio::join!(sent, accepted);
+            assert!(matches!(accepted, Err(AcceptError::Rejected)), "{unknown}");
+            assert_eq!(named.as_deref(), Some("localhost"), "{unknown}");
+        });
+    }
 }
 
 #[test]
