@@ -38,16 +38,16 @@ pub struct Hidden {
 }
 
 impl Hidden {
-    /// Those of the protocol, less those of `pass`, and those of `hide` (lower case).
+    /// Those of the protocol and of `hide`, less those of `pass`, which has the last word
+    /// (`ngx_http_upstream_hide_headers_hash`); both are lower case.
     pub fn new(usual: &[&str], pass: &[Box<[u8]>], hide: &[Box<[u8]>]) -> Hidden {
         let mut hidden = Hidden::default();
-        for name in usual {
-            let name = name.to_ascii_lowercase();
-            if !pass.iter().any(|passed| **passed == *name.as_bytes()) {
-                hidden.add(name.as_bytes());
+        let usual = usual.iter().map(|name| name.to_ascii_lowercase().into_bytes().into());
+        for name in usual.chain(hide.iter().cloned()) {
+            if !pass.contains(&name) {
+                hidden.add(&name);
             }
         }
-        hide.iter().for_each(|name| hidden.add(name));
         hidden
     }
 
