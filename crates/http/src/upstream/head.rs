@@ -10,8 +10,12 @@ use std::mem;
 use bytes::Bytes;
 use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
+    Span,
     date::parse_http_time,
-    h1::{Method, Nominees, ResponseField, ResponseFieldId as Id, ResponseFraming, ResponseHead},
+    h1::{
+        BadResponse, Method, Nominees, ResponseField, ResponseFieldId as Id, ResponseFraming,
+        ResponseHead,
+    },
     uri,
 };
 
@@ -127,20 +131,42 @@ pub fn drop_repeated(r: &Request, head: &mut ResponseHead, bytes: &[u8]) {
             firsts.push(*field);
             return true;
         };
-        let text = |span: forebay_wire::Span| Shown(span.of(bytes));
-        r.log_error(
-            Severity::Warn,
-            format_args!(
-                "upstream sent duplicate header line: \"{}: {}\", previous value: \"{}: {}\", ignored \
-                 while {DOING}",
-                text(field.name),
-                text(field.value),
-                text(first.name),
-                text(first.value),
-            ),
-        );
+        let said = repeated(field, first, bytes);
+        r.log_error(Severity::Warn, format_args!("{said}, ignored while {DOING}"));
         false
     });
+}
+
+fn repeated(field: &ResponseField, first: &ResponseField, bytes: &[u8]) -> String {
+    let text = |span: Span| Shown(span.of(bytes));
+    format!(
+        "upstream sent duplicate header line: \"{}: {}\", previous value: \"{}: {}\"",
+        text(field.name),
+        text(field.value),
+        text(first.name),
+        text(first.value),
+    )
+}
+
+/// What the log says of a head whose framing is refused, with the lines that are to blame
+/// (`ngx_http_upstream_process_content_length`, `ngx_http_upstream_process_transfer_encoding`).
+pub fn explain_framing(bad: BadResponse, head: &ResponseHead, bytes: &[u8]) -> String {
+    let of = |id| head.fields.iter().filter(move |field| field.id == id);
+    let said = match bad {
+        BadResponse::DuplicateHeader => {
+            [Id::ContentLength, Id::TransferEncoding].into_iter().find_map(|id| {
+                let mut lines = of(id);
+                let first = lines.next()?;
+                lines.next().map(|field| repeated(field, first, bytes))
+            })
+        }
+        BadResponse::UnknownTransferEncoding => of(Id::TransferEncoding)
+            .map(|field| field.value.of(bytes))
+            .find(|value| !value.eq_ignore_ascii_case(b"chunked"))
+            .map(|value| format!("{bad}: \"{}\"", Shown(value))),
+        _ => None,
+    };
+    said.unwrap_or_else(|| bad.to_string())
 }
 
 fn has_one_value(id: Id) -> bool {

@@ -14,7 +14,9 @@ use forebay_wire::h1::{
 
 use crate::{
     response::Field,
-    upstream::{Codec, Decoded, MORE_THAN_LENGTH, Outgoing, matters_before_the_body},
+    upstream::{
+        Codec, Decoded, MORE_THAN_LENGTH, Outgoing, head::explain_framing, matters_before_the_body,
+    },
 };
 
 enum Left {
@@ -153,7 +155,7 @@ impl Codec for Http1 {
 
     fn explain(&self, bad: BadResponse, buf: &[u8]) -> String {
         let refused = self.parser.head().refused.filter(|_| bad == BadResponse::InvalidHeader);
-        let Some(line) = refused else { return bad.to_string() };
+        let Some(line) = refused else { return explain_framing(bad, self.parser.head(), buf) };
         let byte = buf.get(line.end as usize).unwrap_or(&0);
         format!("{bad}: \"{}\\x{byte:02x}...\"", Shown(line.of(buf)))
     }

@@ -15,7 +15,7 @@ use forebay_wire::{
 use super::session::{Event, Session};
 use crate::{
     response::Field,
-    upstream::{Codec, Decoded, Outgoing, Remains, matters_before_the_body},
+    upstream::{Codec, Decoded, Outgoing, Remains, head::explain_framing, matters_before_the_body},
 };
 
 /// One response.
@@ -237,14 +237,14 @@ impl Codec for Http2 {
         std::mem::take(&mut self.trailers)
     }
 
-    fn explain(&self, bad: BadResponse, _: &[u8]) -> String {
+    fn explain(&self, bad: BadResponse, buf: &[u8]) -> String {
         let shown = self.head.refused.map(|span| Shown(span.of(&self.text)));
         match (bad, shown) {
             (BadResponse::InvalidHeader, Some(line)) => format!("{bad}: \"{line}\""),
             (BadResponse::Http2(Fault::InvalidStatus), Some(value)) => {
                 format!("{bad} \"{value}\"")
             }
-            _ => bad.to_string(),
+            _ => explain_framing(bad, &self.head, buf),
         }
     }
 

@@ -130,7 +130,7 @@ fn rows() -> Vec<Row> {
                 h2.head(id, &[OK, &lengths].concat(), false)
             },
             "502",
-            "upstream sent duplicate header line",
+            "duplicate header line: \"content-length: 2\", previous value: \"content-length: 1\" while",
         )
         .only_here(),
         row(
