@@ -47,7 +47,7 @@ impl std::fmt::Debug for Tunnel {
 pub struct Moved {
     /// To the client, bytes.
     pub sent: u64,
-    /// Whether both sides have ended it; else it timed out or broke.
+    /// Whether both sides have ended it, or the server has closed it; else it timed out or broke.
     pub whole: bool,
 }
 
@@ -121,6 +121,21 @@ impl Pipe {
             }
         }
     }
+
+    /// The same, where `back` comes from the one it goes to: who has said all that he had to say, and takes
+    /// nothing more, has closed. That ends this direction, but not what is still on its way back.
+    fn until_closed(
+        &mut self,
+        outcome: Poll<Result<(), Broken>>,
+        back: &Pipe,
+    ) -> Poll<Result<(), Broken>> {
+        if back.ended && matches!(outcome, Poll::Ready(Err(Broken::To(_)))) {
+            buffers::give_back(std::mem::take(&mut self.buf));
+            (self.at, self.done) = (0, true);
+            return Poll::Ready(Ok(()));
+        }
+        outcome
+    }
 }
 
 impl Tunnel {
@@ -138,6 +153,7 @@ impl Tunnel {
             let before = up.moved + down.moved;
             let sent = up.poll(io, &mut link.stream, cx);
             let got = down.poll(&mut link.stream, io, cx);
+            let sent = up.until_closed(sent, &down);
             let now = Patience::of(&up, &down, timeouts);
             if up.moved + down.moved > before || now != patience {
                 patience = now;
@@ -250,6 +266,32 @@ mod tests {
             left.read_to_string(&mut text).unwrap();
             assert_eq!((&text[..], up.moved, down.moved), ("answer", 14, 6));
             assert_eq!(up.buf.capacity() + down.buf.capacity(), 0);
+        });
+    }
+
+    #[test]
+    fn who_has_ended_need_not_take_anything() {
+        block_on(async {
+            let ((mut a, mut left), (mut b, mut right)) = (pair(), pair());
+            let (mut up, mut down) = (Pipe::new(Vec::new(), 4096), Pipe::new(Vec::new(), 4096));
+            right.write_all(b"bye").unwrap();
+            left.write_all(b"bye, too").unwrap();
+            drop(right);
+            let early = poll_fn(|cx| {
+                let outcome = up.poll(&mut a, &mut b, cx);
+                up.until_closed(outcome, &down)
+            });
+            assert!(matches!(early.await, Err(Broken::To(_))), "it may have more to say");
+            assert!(poll_fn(|cx| down.poll(&mut b, &mut a, cx)).await.is_ok());
+            let late = poll_fn(|cx| {
+                let outcome = up.poll(&mut a, &mut b, cx);
+                up.until_closed(outcome, &down)
+            });
+            assert!(late.await.is_ok());
+            assert!(up.done && !up.is_blocked());
+            let mut text = [0; 3];
+            left.read_exact(&mut text).unwrap();
+            assert_eq!(&text, b"bye");
         });
     }
 

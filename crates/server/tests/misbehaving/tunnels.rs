@@ -92,6 +92,27 @@ fn the_end_of_one_side_ends_the_other() {
 }
 
 #[test]
+fn what_is_said_to_an_origin_that_has_closed_is_no_failure() {
+    let origin = Origin::start(|conn| {
+        conn.request()?;
+        conn.send(&[SWITCH, b"bye"].concat())
+    });
+    of_both(|kind| {
+        let server = start(kind, "", &pass(origin.addr(), UPGRADE));
+        for lines in 1..=5 {
+            let mut client = upgraded(&server, b"");
+            assert_eq!(client.read_to_end().unwrap(), b"bye", "{kind}");
+            // nginx has closed its side.
+            let _ = client.send(b"bye, too").and_then(|()| client.send(b"!"));
+            drop(client);
+            assert!(last_access(&server, lines).contains(" 101 "));
+        }
+        let log = server.error_log();
+        assert!(!log.contains("while proxying"), "{kind}: {log}");
+    });
+}
+
+#[test]
 fn a_client_s_half_close_reaches_the_origin_and_the_answer_comes_back() {
     let origin = Origin::start(|conn| {
         conn.request()?;
