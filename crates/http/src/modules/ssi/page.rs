@@ -65,6 +65,8 @@ struct Collect {
     body: Option<Reader>,
     value: Vec<u8>,
     max: usize,
+    /// A redirect or an error leaves the variable as it is (`ngx_http_ssi_set_variable`).
+    failed: bool,
 }
 
 /// What a command costs at least: a page of many lets others have their turn.
@@ -279,14 +281,18 @@ impl Page {
         let child = self.request.subrequest(&path, &args).ok_or(Failed)?;
         if let Some(name) = set {
             let name = name.to_ascii_lowercase();
-            // It is there, and empty, until the answer is.
-            self.keep(|shared| shared.set(&name, Vec::new()))?;
+            // It is there, and empty unless it has a value, until the answer is.
+            self.keep(|shared| match shared.variable(&name) {
+                Some(_) => Ok(()),
+                None => shared.set(&name, Vec::new()),
+            })?;
             self.wait = Wait::Value(Box::new(Collect {
                 name,
                 max: 0,
                 child: Subrequest::new(child),
                 body: None,
                 value: Vec::new(),
+                failed: false,
             }));
             return Ok(None);
         }
@@ -514,10 +520,12 @@ impl Page {
                         return Poll::Ready(Err(fault));
                     }
                 };
-                let name = mem::take(&mut collect.name);
+                let (name, failed) = (mem::take(&mut collect.name), collect.failed);
                 self.wait = Wait::No;
-                // If it is too much to keep, that is in the log, and the variable stays empty.
-                let _ = self.keep(|shared| shared.set(&name, value));
+                if !failed {
+                    // If it is too much to keep, that is in the log, and the variable stays empty.
+                    let _ = self.keep(|shared| shared.set(&name, value));
+                }
             }
         }
         Poll::Ready(Ok(()))
@@ -551,6 +559,7 @@ impl Collect {
                 Some(child) if !child.response.header_only => {
                     // That of the place that answers (ngx_http_postpone_filter_in_memory).
                     self.max = child.location().core.subrequest_output_buffer_size;
+                    self.failed = child.response.status >= 300;
                     mem::take(&mut child.response.body)
                 }
                 _ => Body::Empty,
