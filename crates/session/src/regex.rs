@@ -167,7 +167,7 @@ fn linear(
     caseless: bool,
     limit: Option<usize>,
 ) -> Result<Result<regex::bytes::Regex, regex::Error>, &'static str> {
-    let written = pcre::write(text, Dialect::Linear)?;
+    let written = pcre::write(text, Dialect::Linear, caseless)?;
     if written.possessive {
         return Ok(Err(regex::Error::Syntax("possessive quantifiers".to_owned())));
     }
@@ -189,7 +189,7 @@ fn bounded(
     caseless: bool,
     limit: Option<usize>,
 ) -> Result<(fancy_regex::Regex, bool), String> {
-    let pcre::Written { text: written, utf, .. } = pcre::write(text, Dialect::Bounded)?;
+    let pcre::Written { text: written, utf, .. } = pcre::write(text, Dialect::Bounded, caseless)?;
     let flagged = if caseless { format!("(?i){written}") } else { written };
     let mut builder = fancy_regex::RegexBuilder::new(&flagged);
     if let Some(bytes) = limit {
@@ -323,6 +323,11 @@ mod tests {
             ("^(?:(?x) a )#b", "a#b", "a"),
             ("^(?x:(?-x)a )#b", "a #b", "a#b"),
             ("^(?m:a$)\nb$", "a\nb\n", "a\nb\nc"),
+            ("^(?=(?i)a).(?-i)b", "Ab", "AB"),
+            ("^(?=.)((?i)a)+b", "aAb", "aAB"),
+            ("^(?=.)(?:(?x) a )b c", "ab c", "abc"),
+            ("^(?!q)(?:(?s).).x", "\nax", "\n\nx"),
+            ("^(?!(?i)x)b", "b", "B"),
         ] {
             assert!(regex(pattern).is_match(takes.as_bytes()), "{pattern}");
             assert!(!regex(pattern).is_match(refuses.as_bytes()), "{pattern}");

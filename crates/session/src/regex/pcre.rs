@@ -45,8 +45,9 @@ pub fn bytes_as_chars(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Writes a pattern for an engine. The error is the cause.
-pub fn write(pattern: &str, dialect: Dialect) -> Result<Written, &'static str> {
+/// Writes a pattern for an engine, which is told apart from it whether it is `caseless`. The error is
+/// the cause.
+pub fn write(pattern: &str, dialect: Dialect, caseless: bool) -> Result<Written, &'static str> {
     let (pattern, utf) = without_verbs(pattern);
     let mut writer = Writer {
         rest: pattern.chars().peekable(),
@@ -58,7 +59,7 @@ pub fn write(pattern: &str, dialect: Dialect) -> Result<Written, &'static str> {
         opened: 0,
         open: Vec::new(),
         names: HashSet::new(),
-        options: Options::default(),
+        options: Options { caseless, ..Options::default() },
     };
     writer.pattern()?;
     Ok(Written { text: writer.out, utf, possessive: writer.possessive })
@@ -171,8 +172,31 @@ struct Writer<'p> {
 /// Options that matter to the writing.
 #[derive(Clone, Copy, Default)]
 struct Options {
+    caseless: bool,
     multiline: bool,
+    dot_all: bool,
     extended: bool,
+}
+
+impl Options {
+    /// What makes these options of others, such as `(?i-x)`.
+    fn instead_of(self, other: Options) -> String {
+        let flags = [
+            ('i', self.caseless, other.caseless),
+            ('m', self.multiline, other.multiline),
+            ('s', self.dot_all, other.dot_all),
+            ('x', self.extended, other.extended),
+        ];
+        let set = |to: bool| {
+            let changed = flags.iter().filter(move |(_, is, was)| is != was && *is == to);
+            changed.map(|(flag, ..)| *flag).collect::<String>()
+        };
+        match (set(true), set(false)) {
+            (on, off) if on.is_empty() && off.is_empty() => String::new(),
+            (on, off) if off.is_empty() => format!("(?{on})"),
+            (on, off) => format!("(?{on}-{off})"),
+        }
+    }
 }
 
 impl Writer<'_> {
@@ -190,6 +214,10 @@ impl Writer<'_> {
                 '(' => self.parenthesis()?,
                 ')' => {
                     if let Some((_, options)) = self.open.pop() {
+                        if self.dialect == Dialect::Bounded {
+                            // That engine's options hold on behind the group.
+                            self.out.push_str(&options.instead_of(self.options));
+                        }
                         self.options = options;
                     }
                     self.out.push(c);
@@ -277,7 +305,9 @@ impl Writer<'_> {
         let (on, off) = flags.split_once('-').unwrap_or((flags, ""));
         let set = |was: bool, flag: char| (was || on.contains(flag)) && !off.contains(flag);
         self.options = Options {
+            caseless: set(self.options.caseless, 'i'),
             multiline: set(self.options.multiline, 'm'),
+            dot_all: set(self.options.dot_all, 's'),
             extended: set(self.options.extended, 'x'),
         };
         if after.starts_with(')')
@@ -524,7 +554,7 @@ mod tests {
     use super::*;
 
     fn linear(pattern: &str) -> String {
-        write(pattern, Dialect::Linear).unwrap().text
+        write(pattern, Dialect::Linear, false).unwrap().text
     }
 
     #[test]
@@ -591,7 +621,7 @@ mod tests {
 
     #[test]
     fn quantifiers_that_give_nothing_back_are_seen() {
-        let possessive = |pattern| write(pattern, Dialect::Linear).unwrap().possessive;
+        let possessive = |pattern| write(pattern, Dialect::Linear, false).unwrap().possessive;
         for pattern in
             ["a++b", "a*+", "a?+", "a{2}+", "[^/]{1,2}+/", r"\d++", "(?:a|b)++", "x(a)*+"]
         {
@@ -610,18 +640,23 @@ mod tests {
             (r"\d\W", "[0-9][^A-Za-z0-9_]"),
             (r"[\w\S]", r"[A-Za-z0-9_[^\t\n\x0B\f\r ]]"),
             ("(a$)", r"(a(?=\n?\z))"),
+            ("((?i)a|b)+(?x-s:c)", "((?i)a|b(?-i))+(?x-s:c(?-x))"),
             (r"\b", "(?:(?<=[A-Za-z0-9_])(?![A-Za-z0-9_])|(?<![A-Za-z0-9_])(?=[A-Za-z0-9_]))"),
             (r"\B", "(?:(?<=[A-Za-z0-9_])(?=[A-Za-z0-9_])|(?<![A-Za-z0-9_])(?![A-Za-z0-9_]))"),
         ] {
-            assert_eq!(write(pattern, Dialect::Bounded).unwrap().text, expected, "{pattern}");
+            assert_eq!(
+                write(pattern, Dialect::Bounded, false).unwrap().text,
+                expected,
+                "{pattern}"
+            );
         }
     }
 
     #[test]
     fn verbs_in_front_are_taken_off() {
         let utf = |text: &str| Ok(Written { text: text.into(), utf: true, possessive: false });
-        assert_eq!(write("(*UTF8)a", Dialect::Linear), utf("a"));
-        assert_eq!(write("(*ANYCRLF)(*UTF)a", Dialect::Linear), utf("a"));
+        assert_eq!(write("(*UTF8)a", Dialect::Linear, false), utf("a"));
+        assert_eq!(write("(*ANYCRLF)(*UTF)a", Dialect::Linear, false), utf("a"));
         assert_eq!(linear("(*LIMIT_MATCH=9)a"), "a");
         assert_eq!(linear("(*FAIL)"), "(*FAIL)");
     }
@@ -640,6 +675,6 @@ mod tests {
 
     #[test]
     fn recursion_is_refused() {
-        assert_eq!(write("a(?R)?", Dialect::Linear), Err("recursion is not supported"));
+        assert_eq!(write("a(?R)?", Dialect::Linear, false), Err("recursion is not supported"));
     }
 }
