@@ -174,8 +174,9 @@ async fn walk(plan: &Plan, r: &mut Request, client: &mut dyn Client, entry: Entr
             r.location = plan.server(r.server).location;
             for handler in &plan.location(r.location).rewrite {
                 match run(&**handler, r, client).await {
-                    // A changed URI is what the location is chosen by next.
-                    Flow::Decline | Flow::Allow | Flow::Redirect => {}
+                    Flow::Decline | Flow::Allow => {}
+                    // It is what the location is chosen by next.
+                    Flow::Redirect => r.rewritten_in_place = false,
                     other => return settle(other, r),
                 }
             }
@@ -187,6 +188,7 @@ async fn walk(plan: &Plan, r: &mut Request, client: &mut dyn Client, entry: Entr
         }
         match rewrite(plan, r, client).await {
             Ok(true) => {
+                r.rewritten_in_place = false;
                 if let Err(status) = find_location(plan, r) {
                     return End::Deny(status);
                 }

@@ -199,7 +199,7 @@ pub struct Request {
     /// `quoted_uri`).
     pub uri_was_quoted: bool,
     /// Whether the path was rewritten without choosing a location for it again: then an `alias`
-    /// cannot say what of it to replace (nginx's `valid_location`).
+    /// cannot say what of it to replace (nginx's `valid_location`, and `uri_changed`).
     pub rewritten_in_place: bool,
     /// Whether path and query are still those that the client sent (nginx's `valid_unparsed_uri`).
     pub is_as_sent: bool,

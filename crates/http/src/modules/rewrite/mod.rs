@@ -262,15 +262,9 @@ fn run<'a>(steps: &[Step], r: &mut Request, state: &mut State) -> Option<Flow<'a
 
 fn perform<'a>(op: &Op, r: &mut Request, state: &mut State) -> Option<Flow<'a>> {
     match op {
-        Op::Return(answer) => {
-            r.rewritten_in_place |= state.changed;
-            Some(answer.give(r))
-        }
+        Op::Return(answer) => Some(answer.give(r)),
         Op::Rewrite(rewrite) => rewrite.run(r, state),
-        Op::Break => {
-            r.rewritten_in_place |= state.changed;
-            Some(Flow::Decline)
-        }
+        Op::Break => Some(Flow::Decline),
         Op::Set { variable, value } => {
             scratch(|out| {
                 write_value(value, r, state.quote, out);

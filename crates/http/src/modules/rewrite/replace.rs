@@ -79,10 +79,11 @@ impl Rewrite {
         }
         r.internal = true;
         r.is_as_sent = false;
+        // Until a location is chosen for it.
+        r.rewritten_in_place = true;
         state.quote = false;
         match &self.target {
             Target::Redirect { status, url, has_args } => {
-                r.rewritten_in_place = true;
                 self.redirect(r, url, *has_args, state.log);
                 return Some(Flow::Deny(*status));
             }
@@ -96,10 +97,7 @@ impl Rewrite {
         match self.flag {
             Flag::Next => None,
             Flag::Last => Some(Flow::Redirect),
-            Flag::Break => {
-                r.rewritten_in_place = true;
-                Some(Flow::Decline)
-            }
+            Flag::Break => Some(Flow::Decline),
         }
     }
 
