@@ -108,7 +108,10 @@ impl Source for Subrequest {
             }
             let next = match child.response.header_only {
                 true => None,
-                false => ready!(child.response.body.poll_next(cx)),
+                // What a server breaks off ends this part, and not the page that it is a part of
+                // (`ngx_http_upstream_finalize_request`).
+                false => ready!(child.response.body.poll_next(cx))
+                    .filter(|next| !matches!(next, Err(Fault::Upstream))),
             };
             if next.is_none()
                 && !self.sent

@@ -504,6 +504,27 @@ fn head_requests_take_no_body() {
 }
 
 #[test]
+fn a_part_that_breaks_off_is_not_the_end_of_its_page() {
+    let origin = Origin::start(|conn| {
+        conn.request()?;
+        conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\npart")
+    });
+    of_both(|kind| {
+        let page = "default_type text/html;
+            location /after { add_after_body /part; return 200 page; }
+            location /before { add_before_body /part; add_after_body /end; return 200 page; }
+            location /end { return 200 end; }";
+        let part = format!("location /part {{ proxy_pass http://{}; }}", origin.addr());
+        let server = start(kind, "", &format!("{page} {part}"));
+        let mut client = client(&server);
+        for (path, want) in [("/after", "pagepart"), ("/before", "partpageend")] {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
+            assert_eq!(ask_on(&mut client, &request), (200, want.to_owned()), "{kind}");
+        }
+    });
+}
+
+#[test]
 fn seen_tells_whole_from_cut() {
     for (bytes, want) in [
         ("", "nothing"),
