@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -531,21 +531,73 @@ fn is_tick(error: &io::Error) -> bool {
 /// How many bytes wait in a socket of this machine to be read, by the addresses of its two ends; `None`:
 /// there is no such socket.
 pub fn unread(local: SocketAddr, remote: SocketAddr) -> Option<u64> {
-    let shown = |addr: SocketAddr| match addr {
-        SocketAddr::V4(v4) => {
-            let ip = u32::from_ne_bytes(v4.ip().octets());
-            format!("{ip:08X}:{:04X}", v4.port())
-        }
-        SocketAddr::V6(_) => String::new(),
+    let (SocketAddr::V4(from), SocketAddr::V4(to)) = (local, remote) else { return None };
+    // The table of all sockets is long after some tests, and read slowly.
+    unread_of_one(from, to).or_else(|| unread_in_table(from, to))
+}
+
+fn unread_in_table(from: SocketAddrV4, to: SocketAddrV4) -> Option<u64> {
+    let shown = |addr: SocketAddrV4| {
+        format!("{:08X}:{:04X}", u32::from_ne_bytes(addr.ip().octets()), addr.port())
     };
-    let (local, remote) = (shown(local), shown(remote));
+    let (from, to) = (shown(from), shown(to));
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
     table.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().take(5).collect();
-        let [_, from, to, _, queues] = words[..] else { return None };
-        let (_, rx) = queues.split_once(':').filter(|_| from == local && to == remote)?;
+        let [_, local, remote, _, queues] = words[..] else { return None };
+        let (_, rx) = queues.split_once(':').filter(|_| local == from && remote == to)?;
         u64::from_str_radix(rx, 16).ok()
     })
+}
+
+/// The same by `sock_diag(7)`, where the kernel has that.
+fn unread_of_one(from: SocketAddrV4, to: SocketAddrV4) -> Option<u64> {
+    const TCP: u8 = 6;
+    let ip = |addr: SocketAddrV4| [&addr.ip().octets()[..], &[0; 12]].concat();
+    // struct inet_diag_req_v2: family, protocol, extensions, states, then struct inet_diag_sockid, which ends
+    // with any interface and any cookie.
+    let ports = [from.port().to_be_bytes(), to.port().to_be_bytes()].concat();
+    let rest = [[0; 4], [0xff; 4], [0xff; 4]].concat();
+    let head = [AF_INET, TCP, 0, 0, 0xff, 0xff, 0xff, 0xff];
+    let asked = [&head[..], &ports, &ip(from), &ip(to), &rest].concat();
+    let answer = sock_diag(&asked).ok()?;
+    // struct inet_diag_msg: four bytes, the id, when it expires, and then what waits to be read.
+    let at = 4 + 48 + 4;
+    let waiting = answer.get(at..at + 4)?;
+    Some(u32::from_ne_bytes(waiting.try_into().ok()?).into())
+}
+
+const AF_INET: u8 = 2;
+
+/// Asks the kernel about a socket; what it says of it, without the header of the message.
+fn sock_diag(asked: &[u8]) -> io::Result<Vec<u8>> {
+    use rustix::net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send,
+        socket_with,
+    };
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    const NLM_F_REQUEST: u16 = 1;
+    // struct nlmsghdr: length, type, flags, sequence number, sender.
+    const HEADER: usize = 16;
+    let kernel = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )?;
+    let mut message = ((HEADER + asked.len()) as u32).to_ne_bytes().to_vec();
+    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    message.extend(NLM_F_REQUEST.to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend(asked);
+    send(&kernel, &message, SendFlags::empty())?;
+    let mut answer = vec![0; 4096];
+    let (len, _) = recv(&kernel, &mut answer[..], RecvFlags::empty())?;
+    answer.truncate(len);
+    match answer.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]])) {
+        Some(SOCK_DIAG_BY_FAMILY) => Ok(answer.split_off(HEADER)),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
 }
 
 /// An address at which connections are neither taken nor refused: the queue of a socket that nobody
@@ -601,6 +653,23 @@ mod tests {
         assert_eq!((origin.connections(), origin.open()), (1, 1));
         drop(client);
         origin.wait_closed(1);
+    }
+
+    #[test]
+    fn what_waits_to_be_read_is_known() {
+        use std::io::{Read, Write};
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, remote) = listener.accept().unwrap();
+        let local = server.local_addr().unwrap();
+        let (SocketAddr::V4(from), SocketAddr::V4(to)) = (local, remote) else { panic!("IPv4") };
+        assert_eq!(unread(local, remote), Some(0));
+        client.write_all(b"hello").unwrap();
+        assert_eq!((unread(local, remote), unread_in_table(from, to)), (Some(5), Some(5)));
+        assert!(unread_of_one(from, to).is_none_or(|waiting| waiting == 5));
+        server.read_exact(&mut [0; 2]).unwrap();
+        assert_eq!(unread(local, remote), Some(3));
+        assert_eq!(unread(remote, remote), None);
     }
 
     #[test]
