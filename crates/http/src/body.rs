@@ -72,7 +72,8 @@ impl Chunk {
     }
 }
 
-/// Why a body ended before its end. The client must be able to tell: the connection is closed.
+/// Why a body ended before its end. The client must be able to tell: the connection is closed. But a part of
+/// a page that another server breaks off is not the end of the page ([`Subrequest`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A file could not be read, or is shorter than it was.

@@ -124,6 +124,11 @@ async fn start_still() -> (Client, UnboundedSender<Command>) {
     (client, commands)
 }
 
+/// Whether the answer is there, and the end of the connection behind it.
+fn is_served_and_left(mut client: Client) -> bool {
+    is_served(&mut client) && client.is_at_end().unwrap()
+}
+
 /// Lets the thread do all that there is to do.
 async fn turns() {
     for _ in 0..16 {
@@ -139,8 +144,7 @@ fn a_request_that_came_before_the_thread_looked_is_answered() {
         ask(&mut client);
         assert!(commands.send(Command::Quit).is_ok());
         turns().await;
-        assert!(is_served(&mut client));
-        assert!(client.is_at_end().unwrap());
+        assert!(is_served_and_left(client));
     });
 }
 
@@ -154,8 +158,7 @@ fn a_machine_that_stood_still_makes_nobody_idle() {
         turns().await;
         ask(&mut client);
         turns().await;
-        assert!(is_served(&mut client));
-        assert!(client.is_at_end().unwrap());
+        assert!(is_served_and_left(client));
     });
 }
 

@@ -14,7 +14,7 @@ use crate::{
     request::{Connection, Request},
 };
 
-/// Tells why a head was refused.
+/// Tells why a head was refused; lines about the page for it say what was being read then, too.
 pub fn reject(r: &Request, reject: Reject) {
     if reject == Reject::InvalidChunked {
         // Found when there was an answer already (`ngx_http_discard_request_body_filter`).
