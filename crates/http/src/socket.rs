@@ -112,8 +112,8 @@ impl<T: Transport> Transport for ClientSocket<T> {
         self.io.reset_on_close();
     }
 
-    fn cork(&self, on: bool) {
-        self.io.cork(on);
+    fn file_follows(&self, yes: bool) {
+        self.io.file_follows(yes);
     }
 
     fn sends_files(&self) -> bool {

@@ -83,9 +83,11 @@ pub trait Transport: 'static {
     /// Makes the closing that follows a reset (`reset_timedout_connection`): unsent data is freed.
     fn reset_on_close(&self);
 
-    /// Holds back packets that are not full (`TCP_CORK`), or lets what is held back go. Around a file
-    /// it costs less than saying of each piece that more follows.
-    fn cork(&self, _on: bool) {}
+    /// Says that what is written from now on precedes a file, or that it does no longer: a transport that
+    /// seals lets both leave together. A socket needs not know: whoever writes says that more follows, and
+    /// of all but the last page of a file the kernel does. `TCP_CORK` around a large one costs the kernel
+    /// up to twice the time (docs/speed.md).
+    fn file_follows(&self, _yes: bool) {}
 
     /// Whether files go out without passing through the process.
     fn sends_files(&self) -> bool {
@@ -368,11 +370,6 @@ impl Transport for Socket {
         // A socket that is gone already needs no reset.
         let _ = socket2::SockRef::from(&self.fd).set_linger(Some(Duration::ZERO));
         self.handed_over.give_up(&self.watch);
-    }
-
-    fn cork(&self, on: bool) {
-        // Unix sockets have no packets to fill.
-        let _ = rustix::net::sockopt::set_tcp_cork(&self.fd, on);
     }
 
     fn sends_files(&self) -> bool {

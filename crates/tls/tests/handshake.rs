@@ -216,7 +216,7 @@ fn files_leave_in_records_and_end_where_they_end() {
             connected(&server, &client(ClientSettings::default())).await;
         let send = async {
             // A head that is held back until its file.
-            ours.cork(true);
+            ours.file_follows(true);
             write(&mut ours, b"head").await.unwrap();
             assert!(!ours.is_idle());
             let mut offset = 1000;
@@ -224,7 +224,7 @@ fn files_leave_in_records_and_end_where_they_end() {
                 let fd = file.as_fd();
                 let sent =
                     poll_fn(|cx| ours.poll_send_file(cx, fd, offset, 400_000)).await.unwrap();
-                ours.cork(false);
+                ours.file_follows(false);
                 if sent == 0 {
                     return offset;
                 }
@@ -235,9 +235,9 @@ fn files_leave_in_records_and_end_where_they_end() {
         assert_eq!(end, 300_000);
         assert!(got[..4] == *b"head" && got[4..] == text[1000..]);
         // One that no file follows leaves with what does.
-        ours.cork(true);
+        ours.file_follows(true);
         write(&mut ours, b"head").await.unwrap();
-        ours.cork(false);
+        ours.file_follows(false);
         write(&mut ours, b"body").await.unwrap();
         assert_eq!(read(&mut theirs, 5000).await.unwrap(), b"headbody");
     });

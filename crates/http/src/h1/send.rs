@@ -315,8 +315,8 @@ struct Output {
     pace: Option<Pace>,
     sent: u64,
     truncated: Option<Fault>,
-    /// Whether the socket holds back what is not a full packet, as a file is on its way.
-    corked: bool,
+    /// Whether the connection has been told that a file follows.
+    file_follows: bool,
     /// What to read while the client takes nothing.
     ahead: Ahead,
     ends_with_client: bool,
@@ -349,7 +349,7 @@ impl Output {
             pace,
             sent: 0,
             truncated: None,
-            corked: false,
+            file_follows: false,
             ahead: std::mem::take(&mut r.response.ahead),
             ends_with_client: r.response.ends_with_client,
             late: std::mem::take(&mut r.response.late_trailers),
@@ -377,7 +377,7 @@ impl Output {
             // connections their turn (a compressor) would never get to do so.
             waiting = waiting || self.gather(cx).is_pending();
             let Some(_) = self.queue.front() else {
-                self.uncork(io);
+                self.no_file_follows(io);
                 if let Some(fault) = self.truncated {
                     return Poll::Ready(Err(SendError::Truncated(fault)));
                 }
@@ -509,10 +509,10 @@ impl Output {
         Poll::Ready(Ok(()))
     }
 
-    /// Lets go what the socket holds back: nothing waits for a packet to fill that may never be full.
-    fn uncork<T: Transport>(&mut self, io: &T) {
-        if std::mem::take(&mut self.corked) {
-            io.cork(false);
+    /// Whatever follows, it is no file: nothing waits for one.
+    fn no_file_follows<T: Transport>(&mut self, io: &T) {
+        if std::mem::take(&mut self.file_follows) {
+            io.file_follows(false);
         }
     }
 
@@ -537,7 +537,7 @@ impl Output {
             Err(error) if error.raw_os_error() == Some(EINVAL) => {
                 // A file system that cannot: read it instead.
                 self.sendfile = false;
-                self.uncork(io);
+                self.no_file_follows(io);
                 return Poll::Ready(Ok(()));
             }
             Err(_) => return Poll::Ready(Err(SendError::Gone)),
@@ -546,7 +546,7 @@ impl Output {
         if slice.is_empty() {
             self.reader.next_slice();
             self.queue.pop_front();
-            self.uncork(io);
+            self.no_file_follows(io);
         }
         self.sent += written;
         self.queued = self.queued.saturating_sub(written);
@@ -572,9 +572,9 @@ impl Output {
                 // The file follows at once, in the same packets.
                 more = left > 0;
                 let by_kernel = matches!(chunk, Chunk::File(f) if f.in_memory().is_none());
-                if more && self.sendfile && by_kernel && !self.corked {
-                    self.corked = true;
-                    io.cork(true);
+                if more && self.sendfile && by_kernel && !self.file_follows {
+                    self.file_follows = true;
+                    io.file_follows(true);
                 }
                 break;
             };

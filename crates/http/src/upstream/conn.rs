@@ -183,10 +183,6 @@ impl Transport for Stream {
         each!(self, io => io.reset_on_close())
     }
 
-    fn cork(&self, on: bool) {
-        each!(self, io => io.cork(on))
-    }
-
     fn sends_files(&self) -> bool {
         each!(self, io => io.sends_files())
     }

@@ -76,7 +76,7 @@ pub struct State {
     closed: bool,
     broken: bool,
     /// A file follows: what is written now leaves with it.
-    corked: Cell<bool>,
+    file_follows: Cell<bool>,
     /// It ends with a reset: nothing more is said.
     quiet: Cell<bool>,
 }
@@ -127,7 +127,7 @@ impl State {
             peer_closed: false,
             closed: false,
             broken: false,
-            corked: Cell::new(false),
+            file_follows: Cell::new(false),
             quiet: Cell::new(false),
         })
     }
@@ -426,7 +426,7 @@ impl<T: Transport> Transport for TlsStream<T> {
         if offered == 0 {
             return Poll::Ready(Ok(0));
         }
-        if state.corked.get() && offered <= MAX_PLAIN && !state.closed && !state.broken {
+        if state.file_follows.get() && offered <= MAX_PLAIN && !state.closed && !state.broken {
             return Poll::Ready(state.hold(Slices { slices, at: 0 }, offered));
         }
         let total = offered.min(BATCH_BYTES);
@@ -483,10 +483,10 @@ impl<T: Transport> Transport for TlsStream<T> {
     }
 
     /// What is written small is kept until the file that it precedes, and leaves in the same system
-    /// call; the socket itself is not corked.
-    fn cork(&self, on: bool) {
+    /// call.
+    fn file_follows(&self, yes: bool) {
         if let Phase::Open(state) = &self.phase {
-            state.corked.set(on);
+            state.file_follows.set(yes);
         }
     }
 
