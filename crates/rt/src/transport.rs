@@ -12,6 +12,7 @@ use std::{
     io::{self, IoSlice},
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    rc::Rc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -64,6 +65,16 @@ pub trait Transport: 'static {
         _count: usize,
     ) -> Poll<io::Result<usize>> {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// As [`Transport::poll_hand_over`], of the first bytes of a file that nobody changes any more.
+    fn poll_hand_over_file(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: &Rc<dyn AsFd>,
+        count: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_send_file(cx, file.as_fd(), 0, count)
     }
 
     /// Ready once the peer has closed its side or the connection broke, whether or not bytes that it
@@ -332,6 +343,18 @@ impl Transport for Socket {
         match self.handed_over.take(&self.watch, self.fd.as_fd(), slices) {
             Some(whole) => Poll::Ready(Ok(whole)),
             None => self.poll_write(cx, slices, false),
+        }
+    }
+
+    fn poll_hand_over_file(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: &Rc<dyn AsFd>,
+        count: usize,
+    ) -> Poll<io::Result<usize>> {
+        match self.handed_over.take_file(&self.watch, self.fd.as_fd(), file, count) {
+            true => Poll::Ready(Ok(count)),
+            false => self.poll_send_file(cx, file.as_fd(), 0, count),
         }
     }
 

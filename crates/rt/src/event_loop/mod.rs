@@ -228,8 +228,8 @@ impl Watch {
         })
     }
 
-    /// Takes the socket off its loop, which may be another thread's, while it stays open.
-    pub fn leave(self, fd: BorrowedFd<'_>) {
+    /// Takes the socket off its loop, which may be another thread's, before this is dropped and it stays open.
+    pub fn leave(&self, fd: BorrowedFd<'_>) {
         if let Some(remote) = Remote::find(self.0.event_loop()) {
             // Fails only if it is not there any more.
             let _ = epoll::delete(remote.epoll(), fd);

@@ -1,12 +1,15 @@
 //! Clients that send or read a byte a second: timeouts hold to the second, and nobody else waits.
 
-use std::io::{Read, Write};
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use forebay_testkit::{Server, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
-use crate::{LIMIT, ask_new, conf, narrow, pattern, start};
+use crate::{LIMIT, ask_new, conf, narrow, pattern, request, start};
 
 /// How many slow clients there are at once.
 const CROWD: usize = 50;
@@ -189,4 +192,53 @@ fn who_leaves_while_held_up_is_noticed_at_once() {
     assert!(is_held("delaying request, excess: "), "{}", server.error_log());
     drop(held);
     assert!(wait_for(|| statuses(&server, "499") == 2, LIMIT), "{}", server.access_log());
+}
+
+/// What does not fit into the socket follows when there is room, while there is more to answer.
+#[test]
+fn who_asks_ahead_and_reads_late_gets_every_byte() {
+    let conf = conf("worker_processes 1;", "open_file_cache max=10;");
+    let server = start(&conf.replace("{port};", "{port} sndbuf=4k;"));
+    let files =
+        [("/small", pattern(700)), ("/middle", pattern(10_000)), ("/large", pattern(30_000))];
+    for (name, body) in &files {
+        fs::write(server.root().join(&name[1..]), body).expect("file");
+    }
+    let mut ahead = files.iter().flat_map(|(name, _)| request(name)).collect::<Vec<u8>>().repeat(8);
+    ahead.extend_from_slice(b"GET /small HTTP/1.0\r\n\r\n");
+    let mut clients: Vec<_> = (0..60).map(|_| (begin(server.addr(), &ahead), Vec::new())).collect();
+    let worker = Pid::from_raw(server.worker_pids()[0]);
+    let mut piece = [0; 3000];
+    let started = Instant::now();
+    let mut open: Vec<&mut (TcpStream, Vec<u8>)> = clients.iter_mut().collect();
+    while !open.is_empty() {
+        assert!(started.elapsed() < LIMIT, "{} have no end", open.len());
+        // All read while the server sleeps: then there is room for all at once.
+        kill(worker, Signal::SIGSTOP).expect("stop");
+        open.retain_mut(|(stream, got)| {
+            stream.set_nonblocking(true).expect("mode");
+            match stream.read(&mut piece) {
+                Ok(0) => return false,
+                Ok(n) => got.extend_from_slice(&piece[..n]),
+                Err(e) => assert_eq!(e.kind(), ErrorKind::WouldBlock),
+            }
+            true
+        });
+        kill(worker, Signal::SIGCONT).expect("go on");
+        if let Some((stream, _)) = open.last_mut() {
+            stream.set_nonblocking(false).expect("mode");
+            stream.peek(&mut [0]).expect("more, or the end");
+        }
+    }
+    for (number, (_, got)) in clients.iter().enumerate() {
+        let mut rest = &got[..];
+        for (at, (name, body)) in files.iter().cycle().take(8 * files.len() + 1).enumerate() {
+            let head = rest.windows(4).position(|end| end == b"\r\n\r\n");
+            let head = head.unwrap_or_else(|| panic!("client {number} has no {at}th answer"));
+            rest = rest[head + 4..].strip_prefix(&body[..]).unwrap_or_else(|| {
+                panic!("{name} of client {number} came wrong, {at} answers before it well")
+            });
+        }
+        assert!(rest.is_empty());
+    }
 }
