@@ -10,7 +10,7 @@
 use std::{
     cell::Cell,
     io::{self, IoSlice},
-    os::fd::{BorrowedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, RawFd},
     rc::Rc,
     task::{Context, Poll},
 };
@@ -84,6 +84,15 @@ impl<T: Transport> Transport for ClientSocket<T> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.io.poll_hand_over(cx, slices)
+    }
+
+    fn poll_hand_over_file(
+        &mut self,
+        cx: &mut Context<'_>,
+        file: &Rc<dyn AsFd>,
+        count: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.io.poll_hand_over_file(cx, file, count)
     }
 
     fn poll_send_file(

@@ -51,7 +51,6 @@ pub use path::{
     shown_path, tell_alias_is_lost,
 };
 pub use read::Reader;
-pub use ready::Whole;
 
 /// An open file. What is not a regular file is open too, and nothing to be served.
 #[derive(Clone)]
@@ -204,10 +203,10 @@ impl FileSlice {
     }
 
     /// What is sent in one piece with that head, if it is all of a file that goes out often with it.
-    pub fn behind(&self, head: &[u8]) -> Option<Rc<Whole>> {
+    pub fn behind(&self, head: &[u8]) -> Option<Rc<dyn AsFd>> {
         let OpenFile { contents, size, ready, .. } = &*self.file;
         let contents = contents.as_ref().filter(|_| self.start == 0 && self.end == *size)?;
-        ready.of(head, contents)
+        Some(ready.of(head, contents)?)
     }
 
     /// What the file is in that form, if this is all of it and it is kept in memory. `make` compresses it.

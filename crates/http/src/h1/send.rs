@@ -190,6 +190,9 @@ async fn send_file<T: Transport>(
             };
             let head_left = head.get(at..).filter(|head| !head.is_empty());
             let result = match (&whole, head_left) {
+                (Some(whole), _) if at == 0 => {
+                    io.poll_hand_over_file(cx, whole, head.len() + slice.len() as usize)
+                }
                 (Some(whole), _) => {
                     let all = head.len() + slice.len() as usize;
                     io.poll_send_file(cx, whole.as_fd(), at as u64, all - at)
