@@ -107,6 +107,7 @@ impl Reader<'_, '_, '_, '_> {
 
     fn directive(&mut self, level: LocId, node: &Node, context: Contexts) -> Result<(), Error> {
         self.cx.context = context;
+        self.cx.serves = false;
         let spec = match self.specs.resolve(node, context) {
             Ok(spec) => spec,
             Err(error) => {
@@ -121,7 +122,11 @@ impl Reader<'_, '_, '_, '_> {
         let module = &self.modules[m];
         let confs = &mut self.levels[level.index()];
         let Some(contexts) = module.inside(d, context) else {
-            return module.set(d, confs, node, self.cx);
+            module.set(d, confs, node, self.cx)?;
+            if self.cx.serves {
+                confs.make::<core::Conf>().own.served_by = Some(m);
+            }
+            return Ok(());
         };
         let child = LocId(self.parents.len() as u32);
         let mut inner = Confs::default();
@@ -219,6 +224,7 @@ fn compile(
         let mut builder = Builder {
             cx,
             location: &mut location,
+            module: 0,
             levels,
             parents,
             nests: false,
@@ -226,7 +232,8 @@ fn compile(
             static_codings: Vec::new(),
         };
         let built = if is_aside(levels, parents, id) { &[] } else { modules };
-        for module in built {
+        for (number, module) in built.iter().enumerate() {
+            builder.module = number;
             if let Err(error) = module.build(id, &mut builder) {
                 builder.cx.loader.diags.push(error);
             }

@@ -22,6 +22,7 @@ use forebay_session::{
 
 use crate::{
     coding::{Coding, StaticCoding},
+    core,
     handler::{Filter, Handler, Logger},
     plan::{Kind, LocId, Location},
     request::Request,
@@ -31,6 +32,11 @@ use crate::{
 pub trait Conf: Default + Send + Sync + 'static {
     /// Takes over from the enclosing level what this one does not set.
     fn inherit(&mut self, parent: &Self);
+}
+
+/// Of modules whose directives only say that they serve a level ([`Cx::serves`]).
+impl Conf for () {
+    fn inherit(&mut self, _: &Self) {}
 }
 
 /// A directive and what to do with it. Errors name the place and the cause in nginx's words.
@@ -185,6 +191,9 @@ pub struct Cx<'l, 'f> {
     pub upstreams: Upstreams,
     /// Where the directive stands.
     pub context: Contexts,
+    /// Set by a directive whose module is to serve its level, unless one behind it says the same of
+    /// another (`clcf->handler`), see [`Builder::serves`].
+    pub serves: bool,
     /// Directives that stand outside of `http` only: known, but not allowed here.
     pub elsewhere: Vec<&'static Spec>,
     shared: HashMap<TypeId, Box<dyn Any>>,
@@ -203,6 +212,7 @@ impl<'l, 'f> Cx<'l, 'f> {
             transparent: false,
             upstreams: Upstreams::default(),
             context: Contexts::HTTP,
+            serves: false,
             elsewhere: Vec::new(),
             shared: HashMap::new(),
         }
@@ -274,6 +284,8 @@ pub struct Builder<'b, 'l, 'f> {
     pub cx: &'b mut Cx<'l, 'f>,
     /// The level being built: its number, name, and core settings are there already.
     pub location: &'b mut Location,
+    /// The module that builds, by number.
+    pub(crate) module: usize,
     pub(crate) levels: &'b [Confs],
     /// The level that each is in.
     pub(crate) parents: &'b [LocId],
@@ -296,7 +308,7 @@ impl Builder<'_, '_, '_> {
         let mut id = self.location.id;
         loop {
             id = *self.parents.get(id.index()).filter(|parent| **parent != id)?;
-            let kind = self.level::<crate::core::Conf>(id).map(|conf| conf.own.kind);
+            let kind = self.level::<core::Conf>(id).map(|conf| conf.own.kind);
             if !matches!(kind, Some(Kind::If | Kind::LimitExcept)) {
                 return self.level(id);
             }
@@ -306,7 +318,7 @@ impl Builder<'_, '_, '_> {
     /// The merged settings of the level around this one, unless that is `http`.
     pub fn around<C: Conf>(&self) -> Option<&C> {
         let id = self.parents[self.location.id.index()];
-        let kind = self.level::<crate::core::Conf>(id)?.own.kind;
+        let kind = self.level::<core::Conf>(id)?.own.kind;
         if kind == Kind::Main { None } else { self.level(id) }
     }
 
@@ -345,11 +357,27 @@ impl Builder<'_, '_, '_> {
         self.location.sole_content = Some(Box::new(handler));
     }
 
-    /// Whether a module serves this level: it is on here, or in the location that this `if` varies,
-    /// unless the `if` has another content handler (`ngx_http_update_location_config`).
-    pub fn serves<C: Conf>(&self, conf: &C, is_on: impl Fn(&C) -> bool) -> bool {
-        let varies = self.location.kind == Kind::If && self.location.sole_content.is_none();
-        is_on(conf) || (varies && self.enclosing().is_some_and(is_on))
+    /// Whether the module serves this level: its directive is the last of the kind ([`Cx::serves`]) here, or
+    /// there is none here, and it serves the location that this `if` varies
+    /// (`ngx_http_update_location_config`).
+    pub fn serves(&self) -> bool {
+        let here = self.served_by(self.location.id);
+        let varied = || {
+            let varies = self.location.kind == Kind::If;
+            if varies { self.enclosing::<core::Conf>()?.own.served_by } else { None }
+        };
+        here.or_else(varied) == Some(self.module)
+    }
+
+    /// The same of a module that serves `limit_except`, too, where it is set up around it
+    /// (`ngx_http_proxy_merge_loc_conf`).
+    pub fn passes(&self) -> bool {
+        let varies = self.location.kind == Kind::LimitExcept;
+        self.serves() || varies && self.served_by(self.location.id).is_none()
+    }
+
+    fn served_by(&self, level: LocId) -> Option<usize> {
+        self.level::<core::Conf>(level)?.own.served_by
     }
 
     /// Adds a response filter; filters run in module order.

@@ -415,6 +415,8 @@ pub struct Own {
     pub types: Option<Arc<Types>>,
     /// `internal`.
     pub internal: bool,
+    /// The module that answers what comes here, by number.
+    pub served_by: Option<usize>,
     /// `keepalive_disable`, as the directives of this level add up.
     pub keepalive_disable_bits: Option<u32>,
     /// `error_log`s; replaced as a whole by an inner level's.

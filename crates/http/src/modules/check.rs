@@ -107,7 +107,8 @@ impl Module for Check {
             INNER,
             Arity::between(0, 1),
             "Answers with the results of the checks.",
-            |c, n, _| {
+            |c, n, cx| {
+                cx.serves = true;
                 let format = n.args.first().map(|arg| value::choice(arg, &FORMATS)).transpose()?;
                 c.status = Some(format.unwrap_or(Format::Html));
                 Ok(())
@@ -116,7 +117,8 @@ impl Module for Check {
     ];
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if let Some(format) = conf.status {
+        let format = conf.status.or_else(|| b.enclosing::<Conf>()?.status);
+        if let Some(format) = format.filter(|_| b.serves()) {
             b.sole_content(Page(format));
         }
         Ok(())

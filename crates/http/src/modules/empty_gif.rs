@@ -9,41 +9,31 @@ use forebay_wire::h1::Method;
 use crate::{
     client::Client,
     handler::{Flow, Handler},
-    module::{self, Builder, Directive, Module, set},
+    module::{Builder, Directive, Module, set},
     request::Request,
 };
 
 /// `ngx_http_empty_gif_module`.
 pub struct EmptyGif;
 
-/// Whether the picture is served here; inner locations do not inherit it, as it is a content handler.
-#[derive(Default)]
-pub struct Conf {
-    on: bool,
-}
-
-impl module::Conf for Conf {
-    fn inherit(&mut self, _: &Self) {}
-}
-
 impl Module for EmptyGif {
-    type Conf = Conf;
+    type Conf = ();
     const NAME: &'static str = "ngx_http_empty_gif_module";
-    const DIRECTIVES: &'static [Directive<Conf>] = &[set(
+    const DIRECTIVES: &'static [Directive<()>] = &[set(
         "empty_gif",
         &[""],
         "",
         Contexts::LOCATION,
         Arity::NONE,
         "Answers with a transparent picture of one pixel.",
-        |c, _, _| {
-            c.on = true;
+        |_, _, cx| {
+            cx.serves = true;
             Ok(())
         },
     )];
 
-    fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if b.serves(conf, |conf| conf.on) {
+    fn build(_: &(), b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        if b.serves() {
             b.sole_content(Picture);
         }
         Ok(())

@@ -12,41 +12,31 @@ use crate::{
     client::Client,
     files::{self, Found},
     handler::{Flow, Handler},
-    module::{self, Builder, Directive, Module, set},
+    module::{Builder, Directive, Module, set},
     request::Request,
 };
 
 /// `ngx_http_flv_module`.
 pub struct Flv;
 
-/// Whether `flv` stands here. It is not inherited.
-#[derive(Default)]
-pub struct Conf {
-    on: bool,
-}
-
-impl module::Conf for Conf {
-    fn inherit(&mut self, _parent: &Self) {}
-}
-
 impl Module for Flv {
-    type Conf = Conf;
+    type Conf = ();
     const NAME: &'static str = "ngx_http_flv_module";
-    const DIRECTIVES: &'static [Directive<Conf>] = &[set(
+    const DIRECTIVES: &'static [Directive<()>] = &[set(
         "flv",
         &[""],
         "",
         Contexts::LOCATION,
         Arity::NONE,
         "Serves Flash videos from where ?start= says.",
-        |c, _, _| {
-            c.on = true;
+        |_, _, cx| {
+            cx.serves = true;
             Ok(())
         },
     )];
 
-    fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if b.serves(conf, |conf| conf.on) {
+    fn build(_: &(), b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        if b.serves() {
             b.sole_content(Video);
         }
         Ok(())

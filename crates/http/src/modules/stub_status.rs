@@ -12,7 +12,7 @@ use forebay_wire::h1::{Method, encode::write_decimal};
 use crate::{
     client::Client,
     handler::{Flow, Handler},
-    module::{self, Builder, Directive, INNER, Module, set},
+    module::{Builder, Directive, INNER, Module, set},
     request::Request,
     worker::Counters,
 };
@@ -20,28 +20,18 @@ use crate::{
 /// `ngx_http_stub_status_module`.
 pub struct StubStatus;
 
-/// Whether the status is shown here; inner levels do not inherit it, as it is a content handler.
-#[derive(Default)]
-pub struct Conf {
-    on: bool,
-}
-
-impl module::Conf for Conf {
-    fn inherit(&mut self, _parent: &Self) {}
-}
-
 impl Module for StubStatus {
-    type Conf = Conf;
+    type Conf = ();
     const NAME: &'static str = "ngx_http_stub_status_module";
-    const DIRECTIVES: &'static [Directive<Conf>] = &[set(
+    const DIRECTIVES: &'static [Directive<()>] = &[set(
         "stub_status",
         &[""],
         "",
         INNER,
         Arity::between(0, 1),
         "Answers with the numbers of connections and requests.",
-        |c, _, _| {
-            c.on = true;
+        |_, _, cx| {
+            cx.serves = true;
             Ok(())
         },
     )];
@@ -53,8 +43,8 @@ impl Module for StubStatus {
         registry.builtin("connections_waiting", |r, out| number(out, Numbers::of(r).waiting));
     }
 
-    fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if b.serves(conf, |conf| conf.on) {
+    fn build(_: &(), b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
+        if b.serves() {
             b.sole_content(Status);
         }
         Ok(())

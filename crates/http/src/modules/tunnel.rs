@@ -102,7 +102,10 @@ impl Module for Tunnel {
             PASS,
             Arity::between(0, 1),
             "Where CONNECT leads; without an address, to the host and port that are asked for.",
-            |c, n, cx| value::set_once(&mut c.pass, n, |n| Ok(Arc::new(pass(n, cx)?))),
+            |c, n, cx| {
+                cx.serves = true;
+                value::set_once(&mut c.pass, n, |n| Ok(Arc::new(pass(n, cx)?)))
+            },
         ),
         set(
             "tunnel_next_upstream",
@@ -137,7 +140,7 @@ impl Module for Tunnel {
         let outer = || b.enclosing::<Conf>().and_then(|conf| conf.pass.clone());
         let inner = matches!(b.location.kind, Kind::If | Kind::LimitExcept);
         let pass = conf.pass.clone().or_else(|| if inner { outer() } else { None });
-        let Some(pass) = pass else { return Ok(()) };
+        let Some(pass) = pass.filter(|_| b.passes()) else { return Ok(()) };
         if let (Pass::Computed { span, .. }, Some(_)) = (&*pass, &conf.pass)
             && conf.allow.is_none()
             && b.location.access.is_empty()

@@ -37,10 +37,9 @@ use crate::{
 /// `ngx_http_mp4_module`.
 pub struct Mp4;
 
-/// What one level of the configuration says. `mp4` itself is not inherited.
+/// What one level of the configuration says.
 #[derive(Default)]
 pub struct Conf {
-    on: bool,
     buffer_size: Option<u64>,
     max_buffer_size: Option<u64>,
     start_key_frame: Option<bool>,
@@ -63,8 +62,8 @@ impl Module for Mp4 {
             Contexts::LOCATION,
             Arity::NONE,
             "Serves videos from where ?start= says to where ?end= does.",
-            |c, _, _| {
-                c.on = true;
+            |_, _, cx| {
+                cx.serves = true;
                 Ok(())
             },
         ),
@@ -98,7 +97,7 @@ impl Module for Mp4 {
     ];
 
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
-        if b.serves(conf, |conf| conf.on) {
+        if b.serves() {
             let buffer_size = conf.buffer_size.unwrap_or(512 << 10);
             b.sole_content(Video {
                 max_moov: conf.max_buffer_size.unwrap_or(10 << 20).max(buffer_size),

@@ -289,24 +289,22 @@ impl Module for Proxy {
     fn build(conf: &Conf, b: &mut Builder<'_, '_, '_>) -> Result<(), Error> {
         conf.shared.check("proxy", b.around::<Conf>().map(|outer| &outer.shared), b)?;
         let kind = b.location.kind;
+        let is_prefix = matches!(kind, Kind::Exact | Kind::Prefix { .. });
+        if conf.pass.is_some() && is_prefix && b.location.name.ends_with(b"/") {
+            b.location.auto_redirect = true;
+        }
         let inner = matches!(kind, Kind::If | Kind::LimitExcept);
         let outer = || b.enclosing::<Conf>().and_then(|conf| conf.pass.clone());
         let pass = conf.pass.clone().or_else(|| if inner { outer() } else { None });
-        let Some(pass) = pass else { return Ok(()) };
+        let Some(pass) = pass.filter(|_| b.passes()) else { return Ok(()) };
         let set: &[_] = conf.set_headers.as_ref().map_or(&[], |list| list);
         match conf.version {
-            Some(HttpVersion::Http2) => put(conf, pass, speech::Http2::new(set), b)?,
+            Some(HttpVersion::Http2) => put(conf, pass, speech::Http2::new(set), b),
             version => {
                 let http11 = version != Some(HttpVersion::Http10);
-                put(conf, pass, speech::Http1::new(set, http11), b)?;
+                put(conf, pass, speech::Http1::new(set, http11), b)
             }
         }
-        if let Kind::Exact | Kind::Prefix { .. } = kind
-            && b.location.name.ends_with(b"/")
-        {
-            b.location.auto_redirect = true;
-        }
-        Ok(())
     }
 }
 
@@ -369,6 +367,7 @@ fn set_template(
 }
 
 fn set_pass(c: &mut Conf, node: &Node, cx: &mut Cx<'_, '_>) -> Result<(), Error> {
+    cx.serves = true;
     value::set_once(&mut c.pass, node, |node| Ok(Arc::new(pass::parse(node, cx)?)))
 }
 
