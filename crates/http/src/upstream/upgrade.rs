@@ -170,7 +170,6 @@ impl Tunnel {
         state.with(|attempt| {
             attempt.sent += up.moved;
             attempt.received += down.moved.saturating_sub(received_early);
-            attempt.response_length += down.moved;
             attempt.response_ms = Some(attempt.elapsed_ms());
         });
         drop(lease);

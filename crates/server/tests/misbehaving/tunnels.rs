@@ -193,3 +193,20 @@ fn what_goes_through_a_tunnel_is_no_part_of_the_request() {
     let (head, received) = (REQUEST.len(), SWITCH.len() + "helloearlylater".len());
     of_both(|kind| assert_eq!(told(kind), format!("{head} 15 {received}"), "{kind}"));
 }
+
+#[test]
+fn what_goes_through_a_tunnel_is_no_response() {
+    let origin = Origin::start(|conn| {
+        conn.request()?;
+        conn.send(&[SWITCH, b"bye"].concat())
+    });
+    of_both(|kind| {
+        let format = "log_format it '$upstream_response_length $upstream_bytes_received';";
+        let more = format!("{UPGRADE} access_log {{prefix}}/access.log it;");
+        let server = start(kind, format, &pass(origin.addr(), &more));
+        let mut client = upgraded(&server, b"");
+        assert_eq!(client.read_to_end().unwrap(), b"bye", "{kind}");
+        drop(client);
+        assert_eq!(last_access(&server, 1), format!("0 {}", SWITCH.len() + 3), "{kind}");
+    });
+}
