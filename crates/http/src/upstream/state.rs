@@ -329,6 +329,7 @@ pub fn register(registry: &mut Registry<Request>) {
             true
         })
     });
+    // DIFFERS(broken-head-untold): nginx has the fields that stand before the fault of a broken head.
     registry.prefixed("upstream_http_", |r, name, out| {
         let inner = r.upstream.inner.borrow();
         let fields = inner.head.fields.iter();
@@ -337,6 +338,7 @@ pub fn register(registry: &mut Registry<Request>) {
         let is_put = matches!(name, b"server" | b"date") && !inner.bytes.is_empty();
         crate::variables::put_joined(out, fields, name, b", ") || is_put
     });
+    // DIFFERS(trailers-told): nginx drops what it is not to pass on.
     registry.prefixed("upstream_trailer_", |r, name, out| {
         let inner = r.upstream.inner.borrow();
         let found = inner.trailers.iter().find(|field| is_named(&field.name, name));

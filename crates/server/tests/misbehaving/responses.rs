@@ -560,3 +560,48 @@ fn server_and_date_of_a_response_without_them_are_empty() {
         assert_eq!(told(kind, "HTTP/1.1 200 OK\r\nX y\0\r\n\r\n"), "[-] [-] [-]", "{kind}");
     });
 }
+
+/// What `format` says in the log of a request that was answered so.
+fn logged(kind: Kind, response: &'static str, format: &str) -> String {
+    let origin = Origin::answering(response);
+    let format = format!("log_format it '{format}';");
+    let server = start(kind, &format, &pass(origin.addr(), "access_log {prefix}/access.log it;"));
+    ask(server.addr(), &get("/"));
+    last_access(&server, 1)
+}
+
+#[test]
+fn fields_without_a_proper_name_are_left_out() {
+    let response = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX@A: b\r\n(y): c\r\nX_Y: d\r\n\r\n";
+    let origin = Origin::answering(response);
+    of_both(|kind| {
+        let server = start(kind, "", &pass(origin.addr(), ""));
+        let mut client = client(&server);
+        client.send(&get("/")).unwrap();
+        let got = client.read_to_end().unwrap();
+        let has = |line: &str| got.windows(line.len()).any(|it| it == line.as_bytes());
+        let found = (has("X@A: b"), has("(y): c"), has("X_Y: d"));
+        assert_eq!(found, (kind == Kind::Nginx, kind == Kind::Nginx, true), "{kind}");
+        if kind == Kind::Forebay {
+            wait_logged(&server, "upstream sent invalid header line: \"X@A: b\", ignored while");
+        }
+    });
+}
+
+#[test]
+fn a_head_that_is_broken_tells_nothing() {
+    of_both(|kind| {
+        let broken = "HTTP/1.1 200 OK\r\nX-A: b\r\nX y\0\r\n\r\n";
+        let want = if kind == Kind::Nginx { "502 b" } else { "502 -" };
+        assert_eq!(logged(kind, broken, "$status $upstream_http_x_a"), want);
+    });
+}
+
+#[test]
+fn what_came_behind_a_body_is_told() {
+    of_both(|kind| {
+        let response = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-T: v\r\n\r\n";
+        let want = if kind == Kind::Nginx { "200 -" } else { "200 v" };
+        assert_eq!(logged(kind, response, "$status $upstream_trailer_x_t"), want);
+    });
+}

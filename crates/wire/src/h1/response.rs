@@ -9,6 +9,7 @@
 //! HTTP/0.9 response and passes it on with 200; here it is refused.
 //! DIFFERS(upstream-header-strict): a header line without a colon, and CR CR LF at its end, are
 //! refused; nginx takes the first as a field with an empty value, and the second as one CR.
+//! DIFFERS(upstream-field-names): nginx passes on a field whose name is no token (`X@A`).
 //!
 //! *Invariant:* no header's meaning is decided here; that is `h1::framing`.
 
