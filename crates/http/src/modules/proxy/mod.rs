@@ -270,7 +270,7 @@ impl Module for Proxy {
         registry.replaceable(|name| matches!(name, "proxy_host" | "proxy_port"));
         registry.builtin("proxy_add_x_forwarded_for", add_forwarded_for);
         registry.builtin("proxy_internal_body_length", |r, out| match r.input.framing.body {
-            BodyLength::Length(length) => {
+            BodyLength::Length(length) if r.upstream.leads() => {
                 encode::write_decimal(out, length);
                 true
             }
