@@ -320,7 +320,8 @@ mod tests {
     fn a_block_says_all_that_a_group_is() {
         let conf = "upstream u { zone z 64k; least_time last_byte inflight; queue 7 timeout=5s; \
                     keepalive 5; keepalive_requests 9; keepalive_time 1m; keepalive_timeout 2s; \
-                    server localhost:81 weight=3 max_conns=4; server 127.0.0.1 backup; \
+                    server localhost:81 weight=3 max_conns=4 max_fails=5000000000; \
+                    server 127.0.0.1 backup; \
                     server unix:/run/x down; } \
                     upstream v { zone z 64k; server 127.0.0.1:1; sticky route $arg_r; }";
         let plan = testing::plan(conf).expect("it must load");

@@ -93,11 +93,12 @@ fn parameter(server: &mut Server, method: Option<&Method>, arg: &Arg) -> Done {
         return Err(Error::emerg(arg.span, text));
     }
     let number = |value: &str| value::number(value.as_bytes()).ok_or_else(invalid);
-    let count = |value: &str| u32::try_from(number(value)?).map_err(|_| invalid());
+    // More than anybody counts to is as good as the most.
+    let count = |value: &str| Ok(u32::try_from(number(value)?).unwrap_or(u32::MAX));
     let weights = &mut server.weights;
     match (name, value) {
         ("weight", Some(n)) => {
-            weights.weight = i64::from(count(n)?);
+            weights.weight = u32::try_from(number(n)?).map_err(|_| invalid())?.into();
             if weights.weight == 0 {
                 return Err(invalid());
             }
