@@ -180,6 +180,19 @@ fn subrequests_are_logged_with_what_they_gave() {
 }
 
 #[test]
+fn a_request_whose_condition_is_unmet_is_complete() {
+    let server = start(
+        "log_format done '$status $request_completion';",
+        "access_log {prefix}/access.log done; location / { return 200 x; }",
+    );
+    let mut client = Client::connect(server.addr()).expect("connect");
+    client.send(b"GET / HTTP/1.1\r\nHost: test\r\nIf-Match: \"x\"\r\n\r\n").expect("send");
+    assert_eq!(client.read_response(false).expect("response").status, 412);
+    assert!(wait_for(|| !server.access_log().is_empty(), LIMIT));
+    assert_eq!(server.access_log(), "412 OK\n");
+}
+
+#[test]
 fn a_status_below_200_has_no_content() {
     let server = start("", "location / { return 199 text; }");
     let mut client = Client::connect(server.addr()).expect("connect");
