@@ -607,6 +607,8 @@ impl Template {
                 Part::Var(id) => {
                     read(scope, *id, out);
                 }
+                // DIFFERS(captures-in-turn): nginx copies all captures once it knows how long each part is, by
+                // when a map may have replaced them.
                 Part::Capture(n) => {
                     let captures = scope.store().captures();
                     out.extend_from_slice(captures.group(usize::from(*n)).unwrap_or_default());

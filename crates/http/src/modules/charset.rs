@@ -247,6 +247,7 @@ fn name(r: &mut Request, charset: Bytes) {
         return;
     }
     // What is named here is written anew, even if it stays what it was.
+    // DIFFERS(charset-of-nothing): nginx keeps a `charset=` without a value, unless the text is recoded.
     r.response.content_type_text = None;
     // Old browsers took the charset of a redirect for that of the page that it led to.
     r.response.charset = (!matches!(r.response.status, 301 | 302)).then_some(charset);
