@@ -228,6 +228,7 @@ fn compile(
             levels,
             parents,
             nests: false,
+            last_filters: Vec::new(),
             codings: Vec::new(),
             static_codings: Vec::new(),
         };
@@ -238,6 +239,8 @@ fn compile(
                 builder.cx.loader.diags.push(error);
             }
         }
+        let last = builder.last_filters;
+        location.filters.extend(last);
         locations.push(location);
     }
     for index in 0..locations.len() {

@@ -293,6 +293,8 @@ pub struct Builder<'b, 'l, 'f> {
     pub(crate) nests: bool,
     /// Codings to choose from, until the filter that chooses takes them.
     pub(crate) codings: Vec<Box<dyn Coding>>,
+    /// Filters that run behind those of all modules.
+    pub(crate) last_filters: Vec<Box<dyn Filter>>,
     /// Codings of files, until the handler that serves them takes them.
     pub(crate) static_codings: Vec<StaticCoding>,
 }
@@ -383,6 +385,11 @@ impl Builder<'_, '_, '_> {
     /// Adds a response filter; filters run in module order.
     pub fn filter(&mut self, filter: impl Filter + 'static) {
         self.location.filters.push(Box::new(filter));
+    }
+
+    /// Adds a response filter that runs behind those of all modules: what it reads is what is sent.
+    pub fn last_filter(&mut self, filter: impl Filter + 'static) {
+        self.last_filters.push(Box::new(filter));
     }
 
     /// Says that the body may hold subrequests ([`crate::body::Chunk::Nested`]).

@@ -1,7 +1,8 @@
 //! `add_header`, `add_trailer`, `expires` (`ngx_http_headers_filter_module.c`).
 //!
 //! DIFFERS(trailer-value-early): the value of a trailer is worked out with the head, not after the
-//! last byte of the body; variables that only the end of the body knows are those of its beginning.
+//! last byte of the body; variables that only the end of the body knows are those of its beginning, and
+//! `$sent_http_content_type` has no charset yet.
 //!
 //! Invariant: fields are only added or replaced here; nothing looks at the body.
 
@@ -230,7 +231,10 @@ impl Module for Headers {
         };
         let (headers, trailers) = (conf.headers.own.clone(), conf.trailers.own.clone());
         if expires.is_some() || !headers.is_empty() || !trailers.is_empty() {
-            b.filter(HeadersFilter { expires, headers, trailers });
+            b.filter(HeadersFilter { expires, headers, trailers: trailers.clone() });
+        }
+        if !trailers.is_empty() {
+            b.last_filter(TrailersFilter(trailers));
         }
         Ok(())
     }
@@ -296,7 +300,7 @@ impl Filter for HeadersFilter {
         if r.subrequest {
             return Filtered::Continue;
         }
-        let safe = matches!(r.response.status, 200 | 201 | 204 | 206 | 301..=304 | 307 | 308);
+        let safe = is_safe(r.response.status);
         if safe && let Some(expires) = &self.expires {
             set_expires(r, expires);
         }
@@ -304,9 +308,29 @@ impl Filter for HeadersFilter {
             let value = added.value.of(r);
             added.apply(&mut r.response, value);
         }
+        // Whatever they will say, the body is to be one that may have some.
+        if self.trailers.iter().any(|added| safe || added.always) {
+            r.response.trailers.push(Field { name: Bytes::new(), value: Bytes::new() });
+        }
+        Filtered::Continue
+    }
+}
+
+fn is_safe(status: u16) -> bool {
+    matches!(status, 200 | 201 | 204 | 206 | 301..=304 | 307 | 308)
+}
+
+struct TrailersFilter(Vec<Arc<Added>>);
+
+impl Filter for TrailersFilter {
+    fn filter(&self, r: &mut Request) -> Filtered {
+        if r.subrequest {
+            return Filtered::Continue;
+        }
         // DIFFERS(trailers-once): ngx_http_chunked_body_filter writes them behind each last buffer, of which
         // `add_after_body` makes two.
-        for added in self.trailers.iter().filter(|added| safe || added.always) {
+        let safe = is_safe(r.response.status);
+        for added in self.0.iter().filter(|added| safe || added.always) {
             let value = added.value.of(r);
             r.response.trailers.push(Field { name: added.name.clone(), value });
         }
@@ -505,7 +529,8 @@ mod tests {
         for (status, want) in [(200, 2), (404, 1)] {
             let mut r = testing::request(conf, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
             respond(&mut r, status);
-            assert_eq!(r.response.trailers.len(), want);
+            let told = r.response.trailers.iter().filter(|field| !field.value.is_empty());
+            assert_eq!(told.count(), want);
         }
     }
 
