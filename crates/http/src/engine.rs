@@ -257,12 +257,14 @@ async fn content(plan: &Plan, r: &mut Request, client: &mut dyn Client) -> End {
 }
 
 fn no_content(r: &mut Request) -> End {
+    let doing = r.main.doing.get();
     if r.uri.last() == Some(&b'/') {
         let path = crate::files::shown_path(r);
-        r.log_error(Severity::Error, format_args!("directory index of \"{path}\" is forbidden"));
+        let text = format_args!("directory index of \"{path}\" is forbidden{doing}");
+        r.log_error(Severity::Error, text);
         return End::Deny(403);
     }
-    r.log_error(Severity::Error, format_args!("no handler found"));
+    r.log_error(Severity::Error, format_args!("no handler found{doing}"));
     End::Deny(404)
 }
 

@@ -136,7 +136,11 @@ fn bind(raw: &Raw, from: &Bind) -> Result<(), ConnectError> {
         // servers cannot share one. What does not know the option works as before.
         let _ = set_int(raw.as_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
     }
-    raw.bind(&from.addr.into()).map_err(failed(format!("bind({})", from.addr)))
+    let name = match from.addr.port() {
+        0 => from.addr.ip().to_string(),
+        _ => from.addr.to_string(),
+    };
+    raw.bind(&from.addr.into()).map_err(failed(format!("bind({name})")))
 }
 
 #[cfg(test)]

@@ -439,8 +439,8 @@ pub fn log_failed(r: &Request, severity: Severity, failed: Failed, path: &[u8]) 
         // Logged where it happened.
         return;
     }
-    let path = Shown(path);
-    r.log_error(severity, format_args!("{} \"{path}\" failed ({failed})", failed.call));
+    let (path, doing) = (Shown(path), r.main.doing.get());
+    r.log_error(severity, format_args!("{} \"{path}\" failed ({failed}){doing}", failed.call));
 }
 
 /// The MIME type for the extension of the URI, unless the upstream that sent us here by

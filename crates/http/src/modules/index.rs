@@ -172,13 +172,13 @@ async fn test_dir(r: &Request, path: &[u8], dir: usize) -> Result<(), u16> {
 
 /// `ngx_http_index_error`.
 fn error(r: &Request, path: &[u8], failed: Failed) -> u16 {
-    let path = Shown(path);
+    let (path, doing) = (Shown(path), r.main.doing.get());
     if failed.is_forbidden() {
-        r.log_error(Severity::Error, format_args!("\"{path}\" is forbidden ({failed})"));
+        r.log_error(Severity::Error, format_args!("\"{path}\" is forbidden ({failed}){doing}"));
         return 403;
     }
     if r.location().core.log_not_found {
-        r.log_error(Severity::Error, format_args!("\"{path}\" is not found ({failed})"));
+        r.log_error(Severity::Error, format_args!("\"{path}\" is not found ({failed}){doing}"));
     }
     404
 }

@@ -118,7 +118,8 @@ pub(super) fn connect_severity(error: &ConnectError) -> Severity {
         11,  // EAGAIN: a unix socket whose queue is full
     ];
     match error.source.raw_os_error() {
-        Some(code) if EXPECTED.contains(&code) => Severity::Error,
+        _ if !error.by_peer && !error.call.starts_with("bind(") => Severity::Alert,
+        Some(code) if error.by_peer && EXPECTED.contains(&code) => Severity::Error,
         _ => Severity::Crit,
     }
 }

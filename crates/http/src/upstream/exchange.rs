@@ -80,6 +80,9 @@ struct Arrived<C> {
     sender: Option<Box<Sender<'static>>>,
 }
 
+/// What the connection is at once its servers have been asked (`ngx_http_upstream_finalize_request`).
+const ANSWERING: &str = " while sending to client";
+
 /// Passes a request on. The answer is `r.response`, or what the flow says.
 pub async fn run<'f, P: Protocol>(
     protocol: &P,
@@ -135,6 +138,7 @@ async fn ask<'f, P: Protocol>(
         Ok((arrived, lease)) => Ok(x.answer(r, arrived, lease, selection)),
         Err(status) => {
             x.give_body_back(r);
+            r.main.doing.set(ANSWERING);
             Err(status)
         }
     }
@@ -360,8 +364,7 @@ impl<P: Protocol> Exchange<'_, P> {
         let mut socket = match connect::start(&lease.peer().addr, &options) {
             Ok(socket) => socket,
             Err(error) => {
-                let severity =
-                    if error.by_peer { connect_severity(&error) } else { Severity::Alert };
+                let severity = connect_severity(&error);
                 r.log_error(severity, format_args!("{error} while {DOING}"));
                 return Err(match error.by_peer {
                     true => Failure::Next(Next::ERROR),
@@ -606,7 +609,7 @@ impl<P: Protocol> Exchange<'_, P> {
             (arrived.framing, arrived.body_at, arrived.request_sent);
         let settings = self.protocol.settings();
         let status = arrived.codec.head().status;
-        r.main.doing.set(" while sending to client");
+        r.main.doing.set(ANSWERING);
         r.upstream.with(|attempt| {
             attempt.status = status;
             attempt.header_ms = Some(attempt.elapsed_ms());
