@@ -309,6 +309,7 @@ mod tests {
             ("a**b", r#"quantifier does not follow a repeatable item in "a**b" at "*b""#),
             ("(a", r#"missing closing parenthesis in "(a""#),
             ("é)", r#"unmatched closing parenthesis in "é)" at ")""#),
+            (r"a\p{Foo}", r#"unknown property after \P or \p in "a\p{Foo}""#),
         ] {
             let error = Regex::compile(pattern.as_bytes(), false, Span::default()).unwrap_err();
             assert_eq!(error.message, format!("pcre2_compile() failed: {words}"));

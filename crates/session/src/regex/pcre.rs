@@ -97,6 +97,8 @@ const CAUSES: &[(&str, &str)] = &[
     ("invalid character class range", "range out of order in character class"),
     ("invalid repetition count range", "numbers out of order in {} quantifier"),
     ("Unicode property not found", "unknown property after \\P or \\p"),
+    // Said before the property is looked for; what there is, the other engine takes.
+    ("Unicode not allowed here", "unknown property after \\P or \\p"),
     ("exceeds size limit", "regular expression is too large"),
 ];
 
