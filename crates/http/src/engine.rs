@@ -415,6 +415,10 @@ fn find_location(plan: &Plan, r: &mut Request) -> Result<(), u16> {
     let (id, slash) = match tree::locate(plan, r) {
         Located::At(id) => (id, false),
         Located::Slash(id) => (id, true),
+        Located::Broken(id) => {
+            r.location = id;
+            return Err(500);
+        }
     };
     r.location = id;
     if plan.location(id).core.internal && !r.internal {

@@ -15,8 +15,9 @@ use std::{
 use bytes::Bytes;
 use forebay_rt::{clock, memory, pool};
 use forebay_session::{
-    log::Severity,
-    var::{Registry, Scope, Store},
+    log::{Severity, Shown},
+    regex::Regex,
+    var::{Registry, Scope, Store, VarId},
 };
 use forebay_wire::{
     Span,
@@ -608,6 +609,23 @@ impl Request {
     /// A 2xx to CONNECT says that there is a tunnel (RFC 9110 §9.3.6), whoever says it.
     pub(crate) fn is_refusal_in_disguise(&self) -> bool {
         matches!(self.response.status, 200..=299) && self.response.tunnel.is_none()
+    }
+
+    /// Matches a text as [`Regex::run`]; `pattern` is as it was written. A status: the pattern is over
+    /// characters, and the text has bytes that are none (NGX_ERROR of `ngx_http_regex_exec`).
+    pub fn matches(
+        &self,
+        (regex, pattern): (&Regex, &[u8]),
+        text: &[u8],
+        named: &[(usize, VarId)],
+    ) -> Result<bool, u16> {
+        if regex.reads(text) {
+            return Ok(regex.run(self, text, named));
+        }
+        let (text, pattern) = (Shown(text), Shown(pattern));
+        let text = format_args!("pcre2_match() failed: no UTF-8 on \"{text}\" using \"{pattern}\"");
+        self.log_error(Severity::Alert, text);
+        Err(500)
     }
 
     /// Writes a line to the error log of the location, with nginx's trailer

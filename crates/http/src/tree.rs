@@ -104,6 +104,8 @@ pub enum Located {
     At(LocId),
     /// One whose name is the path with a slash behind it, where the client is to be sent.
     Slash(LocId),
+    /// A regular expression cannot be asked; this is the best so far.
+    Broken(LocId),
 }
 
 enum Match {
@@ -113,6 +115,8 @@ enum Match {
     Final(LocId),
     /// A regular expression of an enclosing level may be better.
     Prefix(Option<LocId>),
+    /// See [`Located::Broken`].
+    Broken(Option<LocId>),
 }
 
 /// The location of a path within a server; its level if there is none.
@@ -122,6 +126,7 @@ pub fn locate(plan: &Plan, r: &Request) -> Located {
         Match::Slash(id) => Located::Slash(id),
         Match::Final(id) => Located::At(id),
         Match::Prefix(found) => Located::At(found.unwrap_or(server.location)),
+        Match::Broken(found) => Located::Broken(found.unwrap_or(server.location)),
     }
 }
 
@@ -152,6 +157,7 @@ fn search(plan: &Plan, tree: &Tree, r: &Request) -> Match {
             done @ (Match::Final(_) | Match::Slash(_)) => return done,
             // `^~` of the inner one spares it the regular expressions beside it, not those out here.
             Match::Prefix(Some(inner)) => found = Some(inner),
+            Match::Broken(inner) => return Match::Broken(inner.or(found)),
             Match::Prefix(None) => {}
         }
     }
@@ -159,13 +165,16 @@ fn search(plan: &Plan, tree: &Tree, r: &Request) -> Match {
         return Match::Prefix(found);
     }
     for (regex, groups, id) in &tree.regexes {
-        if regex.run(r, &r.uri, groups) {
+        let pattern = (regex, &plan.location(*id).name[..]);
+        let Ok(matched) = r.matches(pattern, &r.uri, groups) else { return Match::Broken(found) };
+        if matched {
             // DIFFERS(nested-in-regex): nginx forgets to make the tree of these locations
             // (ngx_http_init_static_location_trees), and finds but the regular expressions among them.
             let inner = match search(plan, &plan.location(*id).tree, r) {
                 Match::Slash(id) => return Match::Slash(id),
                 Match::Final(inner) => inner,
                 Match::Prefix(inner) => inner.unwrap_or(*id),
+                Match::Broken(inner) => return Match::Broken(inner.or(Some(*id))),
             };
             return Match::Final(inner);
         }

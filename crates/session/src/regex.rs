@@ -4,8 +4,8 @@
 //! backtracks. Look-around and back-references need `fancy-regex`, whose steps are bounded: a text that
 //! would take longer counts as no match.
 //!
-//! DIFFERS(regex-bounded): PCRE runs recursions, conditions and branch resets, and a pattern that
-//! backtracks as long as its match limit allows.
+//! DIFFERS(regex-bounded): PCRE runs recursions, conditions, branch resets and look-arounds with a
+//! quantifier, and a pattern that backtracks as long as its match limit allows.
 //!
 //! Invariant: no pattern, however written, and no text can hold up a worker.
 
@@ -35,6 +35,8 @@ pub struct Regex {
     engine: Engine,
     names: Arc<[(usize, Box<str>)]>,
     groups: usize,
+    /// It began with `(*UTF8)`.
+    utf: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -92,7 +94,7 @@ impl Regex {
         let groups = names.len();
         let named = names.into_iter().enumerate();
         let names = named.filter_map(|(n, name)| Some((n, name?.into()))).collect();
-        Ok(Regex { engine, names, groups })
+        Ok(Regex { engine, names, groups, utf: pcre::is_utf(text) })
     }
 
     /// How many groups it has, the whole match not counted.
@@ -110,8 +112,16 @@ impl Regex {
         self.names.iter().map(|(n, name)| Ok((*n, registry.stored(name, span)?))).collect()
     }
 
+    /// Whether it can look at the text: one that begins with `(*UTF8)` looks at characters only.
+    pub fn reads(&self, text: &[u8]) -> bool {
+        !self.utf || std::str::from_utf8(text).is_ok()
+    }
+
     /// Whether it matches anywhere in the text.
     pub fn is_match(&self, text: &[u8]) -> bool {
+        if !self.reads(text) {
+            return false;
+        }
         match &self.engine {
             Engine::Linear(regex) => regex.is_match(text),
             Engine::Bounded(regex, utf) => regex.is_match(&as_text(text, *utf)).unwrap_or(false),
@@ -120,6 +130,9 @@ impl Regex {
 
     /// Matches, and keeps the groups; they are left alone when it does not match.
     pub fn captures(&self, text: &[u8], into: &mut Captures) -> bool {
+        if !self.reads(text) {
+            return false;
+        }
         match &self.engine {
             Engine::Linear(regex) => {
                 let Some(found) = regex.captures(text) else { return false };
@@ -310,10 +323,26 @@ mod tests {
             ("(a", r#"missing closing parenthesis in "(a""#),
             ("é)", r#"unmatched closing parenthesis in "é)" at ")""#),
             (r"a\p{Foo}", r#"unknown property after \P or \p in "a\p{Foo}""#),
+            // PCRE takes this; no engine here does.
+            ("(?=a)*b", r#"quantifier does not follow a repeatable item in "(?=a)*b""#),
         ] {
             let error = Regex::compile(pattern.as_bytes(), false, Span::default()).unwrap_err();
             assert_eq!(error.message, format!("pcre2_compile() failed: {words}"));
         }
+    }
+
+    #[test]
+    fn a_pattern_over_characters_does_not_look_at_other_bytes() {
+        for pattern in ["(*UTF8)^a", "(*UTF8)^(?=a)", "(*UTF)a(.)"] {
+            let regex = regex(pattern);
+            let mut captures = Captures::default();
+            for (text, reads) in [(&b"a\xc3\xa9"[..], true), (b"a\xe9", false)] {
+                assert_eq!(regex.reads(text), reads, "{pattern}");
+                assert_eq!(regex.is_match(text), reads, "{pattern}");
+                assert_eq!(regex.captures(text, &mut captures), reads, "{pattern}");
+            }
+        }
+        assert!(regex("^a").reads(b"a\xe9"));
     }
 
     #[test]

@@ -119,6 +119,11 @@ fn without_verbs(mut pattern: &str) -> (&str, bool) {
     (pattern, utf)
 }
 
+/// Whether a pattern is over characters.
+pub fn is_utf(pattern: &str) -> bool {
+    without_verbs(pattern).1
+}
+
 /// How many capturing groups a pattern has.
 fn count_groups(pattern: &str) -> u32 {
     let (mut count, mut in_class, mut rest) = (0, false, pattern.chars());

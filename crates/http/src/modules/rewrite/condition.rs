@@ -57,23 +57,25 @@ impl Condition {
         }
     }
 
-    /// Whether it holds.
-    pub(super) fn holds(&self, r: &Request, state: &State) -> bool {
-        scratch(|out| match self {
-            Condition::True(variable) => {
-                var::read(r, *variable, out);
-                !matches!(&out[..], b"" | b"0")
-            }
-            Condition::Equal(variable, value) => equal(r, *variable, value, state, out),
-            Condition::Differs(variable, value) => !equal(r, *variable, value, state, out),
-            Condition::Matches { variable, pattern, negative } => {
-                var::read(r, *variable, out);
-                pattern.matches(r, out, state.log) != *negative
-            }
-            Condition::File { test, path, negative } => {
-                write_value(path, r, state.quote, out);
-                test.holds(r, out) != *negative
-            }
+    /// Whether it holds; a status: that cannot be told.
+    pub(super) fn holds(&self, r: &Request, state: &State) -> Result<bool, u16> {
+        scratch(|out| {
+            Ok(match self {
+                Condition::True(variable) => {
+                    var::read(r, *variable, out);
+                    !matches!(&out[..], b"" | b"0")
+                }
+                Condition::Equal(variable, value) => equal(r, *variable, value, state, out),
+                Condition::Differs(variable, value) => !equal(r, *variable, value, state, out),
+                Condition::Matches { variable, pattern, negative } => {
+                    var::read(r, *variable, out);
+                    pattern.matches(r, out, state.log)? != *negative
+                }
+                Condition::File { test, path, negative } => {
+                    write_value(path, r, state.quote, out);
+                    test.holds(r, out) != *negative
+                }
+            })
         })
     }
 }

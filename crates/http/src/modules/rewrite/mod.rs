@@ -245,11 +245,15 @@ fn run<'a>(steps: &[Step], r: &mut Request, state: &mut State) -> Option<Flow<'a
         let ended = match step {
             Step::Op(op) => perform(op, r, state),
             Step::If { op, level, then } => match &**op {
-                Op::If { condition, .. } if condition.holds(r, state) => {
-                    // DIFFERS(if-last-decides): nginx keeps the content handler of an `if` before.
-                    r.location = level.unwrap_or(r.location);
-                    run(then, r, state)
-                }
+                Op::If { condition, .. } => match condition.holds(r, state) {
+                    Ok(true) => {
+                        // DIFFERS(if-last-decides): nginx keeps the content handler of an `if` before.
+                        r.location = level.unwrap_or(r.location);
+                        run(then, r, state)
+                    }
+                    Ok(false) => None,
+                    Err(status) => Some(Flow::Deny(status)),
+                },
                 _ => None,
             },
         };
@@ -326,8 +330,8 @@ impl Pattern {
 
     /// Matches; the captures of a text that does not match are empty, whatever was before
     /// (`ngx_http_script_regex_start_code`).
-    fn matches(&self, r: &Request, text: &[u8], log: bool) -> bool {
-        let matched = self.regex.run(r, text, &self.named);
+    fn matches(&self, r: &Request, text: &[u8], log: bool) -> Result<bool, u16> {
+        let matched = r.matches((&self.regex, self.text.as_bytes()), text, &self.named)?;
         if !matched {
             r.store.captures_mut().clear();
         }
@@ -336,6 +340,6 @@ impl Pattern {
             let text = Shown(text);
             r.log_error(Severity::Notice, format_args!("\"{}\" {does} \"{text}\"", self.text));
         }
-        matched
+        Ok(matched)
     }
 }

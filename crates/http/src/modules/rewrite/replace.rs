@@ -74,8 +74,10 @@ impl Rewrite {
 
     /// Rewrites where the pattern matches; `Some`: nothing more is to run.
     pub(super) fn run<'a>(&self, r: &mut Request, state: &mut State) -> Option<Flow<'a>> {
-        if !self.pattern.matches(r, &r.uri, state.log) {
-            return None;
+        match self.pattern.matches(r, &r.uri, state.log) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(status) => return Some(Flow::Deny(status)),
         }
         r.internal = true;
         r.is_as_sent = false;
