@@ -14,7 +14,7 @@ use bytes::Bytes;
 use forebay_rt::task;
 use forebay_session::log::{Severity, Shown};
 use forebay_wire::{
-    escape::{Kind, Unescape, escape, escape_html, unescape},
+    escape::{Kind, escape, escape_html},
     uri::parse_unsafe,
 };
 
@@ -350,14 +350,11 @@ impl Page {
 
     /// Path and arguments of a target, if it is safe to go there.
     fn safe(&self, target: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Failed> {
-        let mut decoded = Vec::with_capacity(target.len());
-        let read = unescape(target, Unescape::Uri, &mut decoded);
-        decoded.extend_from_slice(target.get(read..).unwrap_or_default());
-        let mut path = Vec::with_capacity(decoded.len());
-        match parse_unsafe(&decoded, &mut path) {
-            Some(args) => Ok((path, args.map_or(Vec::new(), |args| decoded[args].to_vec()))),
+        let mut path = Vec::with_capacity(target.len());
+        match parse_unsafe(target, &mut path) {
+            Some(args) => Ok((path, args.map_or(Vec::new(), |args| target[args].to_vec()))),
             None => {
-                let uri = lossy(&decoded);
+                let uri = lossy(if path.is_empty() { target } else { &path });
                 Err(self.fail(format_args!("unsafe URI \"{uri}\" was detected")))
             }
         }

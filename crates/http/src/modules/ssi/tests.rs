@@ -145,7 +145,7 @@ fn includes_are_put_in_their_place() {
     for (text, want) in [
         ("<<!--#include virtual='/one' -->>", "<[/one]>"),
         ("<!--#include virtual='/one?a=b' -->", "[/onea=b]"),
-        ("<!--#include virtual='/%6fne%3fx' -->", "[/onex]"),
+        ("<!--#include virtual='/%6fne?x' -->", "[/onex]"),
         ("<!--#include virtual='one' -->", "[/one]"),
         ("<!--#include file='one' -->", "[/one]"),
         (
