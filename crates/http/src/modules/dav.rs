@@ -435,7 +435,7 @@ fn destination(r: &Request) -> Result<Vec<u8>, u16> {
     let mut path = Vec::with_capacity(uri.len());
     let safe = parse_unsafe(uri, &mut path).is_some();
     if !safe {
-        let uri = Shown(uri);
+        let uri = Shown(if path.is_empty() { uri } else { &path });
         r.log_error(Severity::Error, format_args!("unsafe URI \"{uri}\" was detected"));
     }
     // An alias stands for the name of the location, which a path elsewhere does not begin with.

@@ -310,7 +310,7 @@ fn redirect<P: Protocol>(
     }
     let mut path = Vec::new();
     let Some(args) = uri::parse_unsafe(target, &mut path) else {
-        let shown = Shown(target);
+        let shown = Shown(if path.is_empty() { target } else { &path });
         let text = format_args!("unsafe URI \"{shown}\" was detected while {DOING}");
         r.log_error(Severity::Error, text);
         return Instead::Deny(404);
