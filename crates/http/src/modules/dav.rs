@@ -472,6 +472,12 @@ impl Job {
     async fn run(&self, r: &Request, overwrite: bool) -> Result<(), u16> {
         let (from, to) = (as_path(&self.from), as_path(trimmed(&self.to)));
         let there = match fs::symlink_metadata(to) {
+            Ok(stat) if stat.is_dir() && !r.uri.ends_with(b"/") => {
+                let (uri, method) = (Shown(&r.uri), Shown(r.method_name()));
+                let to = Shown(r.field(FieldId::Destination).unwrap_or_default());
+                let text = format_args!("\"{uri}\" could not be {method}ed to collection \"{to}\"");
+                return Err(complain(r, text, 409));
+            }
             Ok(stat) if overwrite => Some(stat),
             Ok(_) => {
                 let text =
