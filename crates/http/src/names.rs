@@ -123,7 +123,7 @@ impl Names {
             return None;
         }
         if !self.suffixes.is_empty() {
-            let dots = host.iter().enumerate().skip(1).filter(|(_, b)| **b == b'.');
+            let dots = host.iter().enumerate().filter(|(_, b)| **b == b'.');
             if let Some(server) = dots.filter_map(|(at, _)| self.suffixes.get(&host[at..])).next() {
                 return plain(*server);
             }
@@ -164,9 +164,10 @@ mod tests {
         for (id, name) in all.iter().enumerate() {
             assert!(names.add(name, ServerId(id as u32)));
         }
-        let cases: [(&[u8], u32); 9] = [
+        let cases: [(&[u8], u32); 10] = [
             (b"www.a.com", 0),
             (b"x.a.com", 1),
+            (b".a.com", 1),
             (b"x.b.a.com", 2),
             (b"www.org", 3),
             (b"www.x.org", 4),

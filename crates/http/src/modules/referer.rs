@@ -212,7 +212,7 @@ impl Valid {
         if let Some(path) = self.exact.get(host) {
             return Some(path);
         }
-        let mut dots = memchr::memchr_iter(b'.', host).filter(|at| *at > 0);
+        let mut dots = memchr::memchr_iter(b'.', host);
         if !self.suffixes.is_empty()
             && let Some(path) = dots.find_map(|at| self.suffixes.get(&host[at..]))
         {
@@ -221,7 +221,7 @@ impl Valid {
         if self.prefixes.is_empty() {
             return None;
         }
-        let mut dots = memchr::memrchr_iter(b'.', host).filter(|at| at + 1 < host.len());
+        let mut dots = memchr::memrchr_iter(b'.', host);
         dots.find_map(|at| self.prefixes.get(&host[..=at]))
     }
 }
