@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use forebay_wire::h1::{
-    FieldId, Method,
+    FieldId,
     encode::{write_decimal, write_named},
 };
 
@@ -199,7 +199,6 @@ pub fn refresh(r: &mut Request, location: &[u8]) {
 pub fn wants_refresh(r: &Request, status: u16) -> bool {
     r.location().core.msie_refresh
         && matches!(status, 301 | 302)
-        && r.method != Method::Head
         && is_msie(r.field(FieldId::UserAgent).unwrap_or_default())
 }
 
