@@ -75,7 +75,7 @@ impl Subrequest {
             let mut child = ready!(answering.as_mut().poll(cx));
             let failed = child.error_status != 0 || child.response.status >= 300;
             if failed && let Some(Stub { text, content_type }) = self.stub.take() {
-                put_stub(&mut child, text, content_type);
+                put_stub(&mut child, text, content_type, None);
             }
             self.state = State::Sending(child);
         }
@@ -119,7 +119,8 @@ impl Source for Subrequest {
             {
                 // Its head has been sent, as far as filters know.
                 let content_type = child.response.content_type.take();
-                put_stub(child, stub.text, content_type);
+                let length = child.response.content_length.filter(|length| *length == 0);
+                put_stub(child, stub.text, content_type, length);
                 continue;
             }
             match &next {
@@ -140,12 +141,13 @@ pub fn closes(child: &Request) -> bool {
     child.ends_without_answer() && child.response.status != 0
 }
 
-/// Replaces the answer.
-fn put_stub(child: &mut Request, text: Bytes, content_type: Option<Bytes>) {
+/// Replaces the answer; `length` is what filters are told of it, as some pass over an empty one.
+fn put_stub(child: &mut Request, text: Bytes, content_type: Option<Bytes>, length: Option<u64>) {
     child.response.clear();
     child.error_status = 0;
     child.silent = false;
     child.respond(200, content_type.unwrap_or_default(), text);
+    child.response.content_length = length;
     engine::filter_again(child);
 }
 
