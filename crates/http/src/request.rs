@@ -529,6 +529,14 @@ impl Request {
         self.input.text(self.input.head.uri)
     }
 
+    /// What nginx is at when it sends a head: a response of an upstream it is still reading.
+    pub fn doing_with_head(&self) -> &'static str {
+        match self.upstream.leads() {
+            true => " while reading response header from upstream",
+            false => self.main.doing.get(),
+        }
+    }
+
     /// The method in its own words: an error page or a subrequest asks otherwise than its client did.
     pub fn method_name(&self) -> &[u8] {
         let span = self.input.head.method_span;

@@ -219,7 +219,7 @@ impl Filter for CharsetFilter {
                             Severity::Error,
                             format_args!(
                                 "no \"charset_map\" between the charsets \"{from}\" and \"{to}\"{}",
-                                doing(r)
+                                r.doing_with_head()
                             ),
                         );
                     }
@@ -277,7 +277,8 @@ impl CharsetFilter {
                 return Some(wanted);
             }
             let name = Shown(&wanted);
-            let text = format_args!("unknown charset \"{name}\" to override{}", doing(r));
+            let text =
+                format_args!("unknown charset \"{name}\" to override{}", r.doing_with_head());
             r.log_error(Severity::Error, text);
             return None;
         }
@@ -300,14 +301,6 @@ impl CharsetFilter {
 /// The charset that the response has. `charset=` without one says nothing.
 fn own(response: &Response) -> Option<&Bytes> {
     response.charset.as_ref().filter(|charset| !charset.is_empty())
-}
-
-/// What nginx is at when it sends a head: a response of an upstream it is still reading.
-fn doing(r: &Request) -> &'static str {
-    match r.upstream.leads() {
-        true => " while reading response header from upstream",
-        false => r.main.doing.get(),
-    }
 }
 
 /// What is compressed cannot be recoded.

@@ -326,10 +326,10 @@ impl State {
         });
         let Some((field, cookie)) = found else { return };
         let log = |what: &str| {
-            let field = Shown(field);
+            let (field, doing) = (Shown(field), r.doing_with_head());
             r.log_error(
                 Severity::Error,
-                format_args!("client sent {what} userid cookie \"{field}\""),
+                format_args!("client sent {what} userid cookie \"{field}\"{doing}"),
             );
         };
         self.cookie = cookie.to_vec();
