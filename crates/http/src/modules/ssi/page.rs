@@ -508,14 +508,7 @@ impl Page {
             Wait::Value(collect) => {
                 let value = match ready!(collect.poll(cx)) {
                     Ok(value) => value,
-                    Err(fault) => {
-                        if let Some(length) = collect.too_big() {
-                            let text = format_args!("too big subrequest response: {length}");
-                            let doing = self.doing;
-                            self.request.log_error(Severity::Error, format_args!("{text}{doing}"));
-                        }
-                        return Poll::Ready(Err(fault));
-                    }
+                    Err(fault) => return Poll::Ready(Err(fault)),
                 };
                 let (name, failed) = (mem::take(&mut collect.name), collect.failed);
                 self.wait = Wait::No;
@@ -536,7 +529,8 @@ impl Collect {
                 match ready!(body.poll_next(cx)).transpose()? {
                     Some(Piece::Bytes(bytes)) => {
                         self.value.extend_from_slice(&bytes);
-                        if self.too_big().is_some() {
+                        if self.value.len() > self.max {
+                            self.tell_too_big(cx);
                             return Poll::Ready(Err(Fault::Filter));
                         }
                     }
@@ -565,9 +559,14 @@ impl Collect {
         }
     }
 
-    /// How much came, if that is more than may be kept.
-    fn too_big(&self) -> Option<usize> {
-        Some(self.value.len()).filter(|length| *length > self.max)
+    /// Tells that more came than may be kept, and who sent it.
+    #[cold]
+    fn tell_too_big(&mut self, cx: &mut Context<'_>) {
+        if let Poll::Ready(Some(child)) = self.child.poll_answer(cx) {
+            let (length, doing) = (self.value.len(), child.main.doing.get());
+            let text = format_args!("too big subrequest response: {length}{doing}");
+            child.log_error(Severity::Error, text);
+        }
     }
 }
 
