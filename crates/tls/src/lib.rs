@@ -19,6 +19,7 @@ mod hello;
 mod hkdf;
 mod key;
 mod ocsp;
+mod path;
 mod records;
 mod revocation;
 mod server;

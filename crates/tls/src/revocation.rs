@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use rustls::{
     crypto::WebPkiSupportedAlgorithms,
-    pki_types::{CertificateDer, SubjectPublicKeyInfoDer, UnixTime},
+    pki_types::{SubjectPublicKeyInfoDer, UnixTime},
 };
 use webpki::{Error, RawPublicKeyEntity};
 use x509_parser::{
@@ -78,16 +78,15 @@ fn seconds(at: i64) -> std::time::Duration {
 }
 
 /// What these lists say of a certificate whose issuer has that key; `None`: nothing.
-pub(crate) fn judge(
-    lists: &[PlainList],
-    certificate: &CertificateDer<'_>,
+pub(crate) fn judge<'a>(
+    lists: impl IntoIterator<Item = &'a PlainList>,
+    certificate: &Certificate<'_>,
     issuer: &SubjectPublicKeyInfoDer<'_>,
     now: UnixTime,
     known: &WebPkiSupportedAlgorithms,
 ) -> Option<Result<(), Error>> {
-    let certificate = Certificate::parse(certificate)?;
     let parsed = certificate.parsed();
-    let of_issuer = lists.iter().filter(|list| list.issuer == parsed.issuer().as_raw());
+    let of_issuer = lists.into_iter().filter(|list| list.issuer == parsed.issuer().as_raw());
     let said: Vec<_> =
         of_issuer.map(|list| list.judge(parsed.raw_serial(), issuer, now, known)).collect();
     // A list that is good does for one that is over, but for what that revokes.

@@ -27,6 +27,7 @@ use x509_parser::x509::X509Version;
 
 use crate::{
     ocsp,
+    path::{NO_ISSUER, Search},
     revocation::{self, PlainList},
     settings::{ClientAuth, Trust},
     x509::Certificate,
@@ -82,6 +83,7 @@ fn verify_text(code: u32) -> &'static str {
         22 => "certificate chain too long",
         23 => "certificate revoked",
         24 => "invalid CA certificate",
+        25 => "path length constraint exceeded",
         26 => "unsuitable certificate purpose",
         34 => "unhandled critical extension",
         47 => "permitted subtree violation",
@@ -92,7 +94,7 @@ fn verify_text(code: u32) -> &'static str {
 
 /// What a certificate is shown for.
 #[derive(Clone, Copy)]
-enum Purpose {
+pub(crate) enum Purpose {
     Client,
     Server,
 }
@@ -109,20 +111,22 @@ impl Purpose {
     /// (`check_purpose_ssl_client`, `check_purpose_ssl_server`): webpki reads the extended usage only,
     /// and that not of a certificate that is trusted itself. What cannot be read suits nothing.
     fn suits(self, certificate: &Certificate<'_>) -> bool {
-        let parsed = certificate.parsed();
-        let (Ok(key), Ok(extended)) = (parsed.key_usage(), parsed.extended_key_usage()) else {
-            return false;
-        };
+        let Ok(key) = certificate.parsed().key_usage() else { return false };
         let key = key.is_none_or(|extension| {
             let key = extension.value;
             let agrees = key.digital_signature() || key.key_agreement();
             agrees || matches!(self, Purpose::Server) && key.key_encipherment()
         });
-        let extended = extended.is_none_or(|extension| match self {
+        key && self.suits_extended(certificate)
+    }
+
+    /// The part of it that holds for authorities, too.
+    pub(crate) fn suits_extended(self, certificate: &Certificate<'_>) -> bool {
+        let Ok(extended) = certificate.parsed().extended_key_usage() else { return false };
+        extended.is_none_or(|extension| match self {
             Purpose::Client => extension.value.client_auth,
             Purpose::Server => extension.value.server_auth,
-        });
-        key && extended
+        })
     }
 }
 
@@ -137,6 +141,8 @@ pub(crate) struct Verifier {
     crls: Vec<webpki::CertRevocationList<'static>>,
     /// Lists that webpki does not read.
     plain_lists: Vec<PlainList>,
+    /// Those that it reads once more, for paths that it does not find.
+    read_lists: Vec<PlainList>,
     depth: usize,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -156,6 +162,7 @@ impl Verifier {
             between: Vec::new(),
             crls: Vec::new(),
             plain_lists: Vec::new(),
+            read_lists: Vec::new(),
             depth: trust.depth,
             algorithms: default_provider().signature_verification_algorithms,
         };
@@ -174,7 +181,10 @@ impl Verifier {
         }
         for crl in &trust.crls {
             match (OwnedCertRevocationList::from_der(crl), PlainList::parse(crl)) {
-                (Ok(crl), _) => verifier.crls.push(crl.into()),
+                (Ok(crl), plain) => {
+                    verifier.crls.push(crl.into());
+                    verifier.read_lists.extend(plain);
+                }
                 (Err(_), Some(plain)) => verifier.plain_lists.push(plain),
                 (Err(error), None) => {
                     return Err(format!("a revocation list cannot be used: {error}"));
@@ -200,8 +210,8 @@ impl Verifier {
         let Some((leaf, sent)) = chain.split_first() else { return Verdict::None };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let Some(parsed) = Certificate::parse(leaf) else { return Verdict::failed(1) };
-        if let Some(verdict) = expiry(&parsed, now.as_secs() as i64) {
-            return verdict;
+        if let Some(code) = expiry(&parsed, now.as_secs() as i64) {
+            return Verdict::failed(code);
         }
         if self.root_certificates.contains(leaf.as_ref()) {
             return if purpose.suits(&parsed) { Verdict::Success } else { Verdict::failed(26) };
@@ -216,10 +226,14 @@ impl Verifier {
             Ok(()) if !purpose.suits(&parsed) => Verdict::failed(26),
             Ok(()) => Verdict::Success,
             Err(PkiError::UnknownIssuer) => self.missing_issuer(&parsed, &between, sent.len()),
-            Err(PkiError::UnsupportedCertVersion) => match self.root_of(&parsed) {
-                Some(root) => self.verdict_of_lists(leaf, &root, now),
-                None => self.missing_issuer(&parsed, &between, sent.len()),
-            },
+            Err(PkiError::UnsupportedCertVersion | PkiError::CaUsedAsEndEntity) => {
+                match self.find_openssl_s_path(&parsed, &between, purpose, now) {
+                    Ok(()) if !purpose.suits(&parsed) => Verdict::failed(26),
+                    Ok(()) => Verdict::Success,
+                    Err(NO_ISSUER) => self.missing_issuer(&parsed, &between, sent.len()),
+                    Err(code) => Verdict::failed(code),
+                }
+            }
             Err(error) => Verdict::failed(code_of(&error)),
         }
     }
@@ -305,34 +319,32 @@ impl Verifier {
         issuer: &SubjectPublicKeyInfoDer<'_>,
         now: UnixTime,
     ) -> Option<Result<(), PkiError>> {
-        revocation::judge(&self.plain_lists, certificate, issuer, now, &self.algorithms)
+        let certificate = Certificate::parse(certificate)?;
+        revocation::judge(&self.plain_lists, &certificate, issuer, now, &self.algorithms)
     }
 
-    /// The key of the trusted root that has itself signed a certificate older than version 3, which can
-    /// have no purpose that would have to be looked at.
-    fn root_of(&self, leaf: &Certificate<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
-        let parsed = leaf.parsed();
-        let (signed, signature) = (parsed.tbs_certificate.as_ref(), &parsed.signature_value.data);
-        let roots = self.root_certificates.iter().filter_map(|der| Certificate::parse(der));
-        roots
-            .filter(|root| root.parsed().subject().as_raw() == parsed.issuer().as_raw())
-            .map(|root| SubjectPublicKeyInfoDer::from(root.public_key().to_vec()))
-            .find(|key| revocation::is_signed(signed, signature, key, &self.algorithms))
-    }
-
-    /// What comes of such a certificate; webpki's lists are not asked about it.
-    fn verdict_of_lists(
+    /// For leaves that webpki takes for none; the error is OpenSSL's number.
+    fn find_openssl_s_path(
         &self,
-        leaf: &CertificateDer<'_>,
-        root: &SubjectPublicKeyInfoDer<'_>,
+        leaf: &Certificate<'_>,
+        between: &[CertificateDer<'_>],
+        purpose: Purpose,
         now: UnixTime,
-    ) -> Verdict {
-        match self.said_by_lists(leaf, root, now) {
-            Some(Ok(())) => Verdict::Success,
-            Some(Err(error)) => Verdict::failed(code_of(&error)),
-            None if self.plain_lists.is_empty() && self.crls.is_empty() => Verdict::Success,
-            None => Verdict::failed(code_of(&PkiError::UnknownRevocationStatus)),
+    ) -> Result<(), u32> {
+        let roots: Vec<_> =
+            self.root_certificates.iter().filter_map(|der| Certificate::parse(der)).collect();
+        let has_lists = !self.crls.is_empty() || !self.plain_lists.is_empty();
+        Search {
+            roots: &roots,
+            between,
+            lists: has_lists.then(|| self.plain_lists.iter().chain(&self.read_lists).collect()),
+            depth: self.depth,
+            purpose,
+            now,
+            algorithms: &self.algorithms,
+            budget: 100,
         }
+        .climb(leaf, 0)
     }
 
     /// Which of its errors OpenSSL has in the end for a chain without a trusted root (`build_chain`,
@@ -369,19 +381,20 @@ impl Verifier {
     }
 }
 
-fn is_self_issued(certificate: &Certificate<'_>) -> bool {
+pub(crate) fn is_self_issued(certificate: &Certificate<'_>) -> bool {
     let parsed = certificate.parsed();
     parsed.subject().as_raw() == parsed.issuer().as_raw()
 }
 
-fn expiry(certificate: &Certificate<'_>, now_s: i64) -> Option<Verdict> {
+/// OpenSSL's number, where it is too early or too late.
+pub(crate) fn expiry(certificate: &Certificate<'_>, now_s: i64) -> Option<u32> {
     if certificate.start_s() > now_s {
-        return Some(Verdict::failed(9));
+        return Some(9);
     }
-    (certificate.end_s() < now_s).then(|| Verdict::failed(10))
+    (certificate.end_s() < now_s).then_some(10)
 }
 
-fn code_of(error: &PkiError) -> u32 {
+pub(crate) fn code_of(error: &PkiError) -> u32 {
     match error {
         PkiError::CertExpired { .. } => 10,
         PkiError::CertNotValidYet { .. } => 9,
@@ -389,7 +402,8 @@ fn code_of(error: &PkiError) -> u32 {
         PkiError::UnknownRevocationStatus => 3,
         PkiError::CrlExpired { .. } => 12,
         PkiError::InvalidCrlSignatureForPublicKey => 8,
-        PkiError::MaximumPathDepthExceeded | PkiError::PathLenConstraintViolated => 22,
+        PkiError::MaximumPathDepthExceeded => 22,
+        PkiError::PathLenConstraintViolated => 25,
         PkiError::EndEntityUsedAsCa => 24,
         PkiError::RequiredEkuNotFoundContext(_) => 26,
         PkiError::UnsupportedCriticalExtension => 34,

@@ -139,6 +139,24 @@ fn certificates_of_version_1_serve_and_are_judged() {
         case("issued", trusting(root), "SUCCESS"),
         case("namesake", trust(&[&namesake]), "FAILED:unable to verify the first certificate"),
     ]);
+    let deep = |chain: &str| Issued {
+        certificate: include_str!("version1/deep.crt").to_owned() + chain,
+        key: include_str!("version1/deep.key").to_owned(),
+    };
+    let (above, below) = (include_str!("version1/above.crt"), include_str!("version1/below.crt"));
+    let case = |name, chain, pem, want| Case {
+        name,
+        trust: trusting(pem),
+        chain: Some(deep(chain)),
+        want,
+    };
+    let both = above.to_owned() + below;
+    judge([
+        case("below an authority", below, above, "SUCCESS"),
+        case("which is known", "", &both, "SUCCESS"),
+        case("which is not", "", above, "FAILED:unable to verify the first certificate"),
+        case("nor the one above", below, root, "FAILED:unable to get local issuer certificate"),
+    ]);
     let server =
         ServerSettings { certificates: vec![key_pair(&leaf)], ..ServerSettings::default() };
     let server = ServerConfig::new(&server).unwrap();
@@ -148,6 +166,130 @@ fn certificates_of_version_1_serve_and_are_judged() {
         let client = ClientConfig::new(&settings).unwrap();
         run(async { assert!(shake(&server, &client).await.1.is_ok()) });
     }
+}
+
+/// What `openssl ca` makes of everything where its `x509_extensions` say so: an authority.
+struct Made {
+    pem: String,
+    key: String,
+    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
+}
+
+impl Made {
+    fn new(name: &str, above: Option<&Made>) -> Made {
+        Made::but(name, above, |_| {})
+    }
+
+    fn but(name: &str, above: Option<&Made>, change: fn(&mut rcgen::CertificateParams)) -> Made {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.serial_number = Some(rcgen::SerialNumber::from(66_u64));
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        change(&mut params);
+        let made = match above {
+            Some(above) => params.signed_by(&key, &above.issuer),
+            None => params.self_signed(&key),
+        };
+        let (pem, text) = (made.unwrap().pem(), key.serialize_pem());
+        Made { pem, key: text, issuer: rcgen::Issuer::new(params, key) }
+    }
+
+    fn list(&self, revoked: &[u64]) -> String {
+        let revoked = revoked.iter().map(|serial| rcgen::RevokedCertParams {
+            serial_number: rcgen::SerialNumber::from(*serial),
+            revocation_time: rcgen::date_time_ymd(2022, 1, 2),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let params = rcgen::CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2022, 1, 3),
+            next_update: rcgen::date_time_ymd(2049, 1, 2),
+            crl_number: rcgen::SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).unwrap().pem().unwrap()
+    }
+}
+
+/// What is shown, what is sent with it, what is trusted, how deep, by which lists; what comes of it.
+type Shown<'a> = (&'a Made, &'a [&'a Made], &'a Made, usize, &'a str, &'a str);
+
+fn judge_shown(cases: &[Shown<'_>]) {
+    judge(cases.iter().map(|(shown, sent, root, depth, lists, want)| {
+        let chain: String = sent.iter().map(|made| &*made.pem).collect();
+        let certificates = certificates_from_pem(root.pem.as_bytes()).unwrap();
+        let crls = match *lists {
+            "" => Vec::new(),
+            lists => crls_from_pem(lists.as_bytes()).unwrap(),
+        };
+        let trust = Trust { certificates, crls, depth: *depth };
+        let issued = Issued { certificate: shown.pem.clone() + &chain, key: shown.key.clone() };
+        Case { name: want, trust, chain: Some(issued), want }
+    }));
+}
+
+#[test]
+fn certificates_of_authorities_are_judged_as_those_of_others() {
+    use rcgen::{BasicConstraints, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, NameConstraints};
+    let (root, namesake) = (Made::new("root", None), Made::new("root", None));
+    let below = Made::new("below", Some(&root));
+    let end = Made::new("end", Some(&below));
+    let last = Made::new("last", Some(&end));
+    let narrow = Made::but("narrow", Some(&root), |params| {
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    });
+    let under = Made::new("under", Some(&narrow));
+    let too_deep = Made::new("too deep", Some(&under));
+    let plain = Made::but("plain", Some(&root), |params| params.is_ca = IsCa::ExplicitNoCa);
+    let no_end = Made::new("no end", Some(&plain));
+    let for_servers = Made::but("for servers", Some(&root), |params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    });
+    let server_s = Made::new("server's", Some(&for_servers));
+    let named = Made::but("named", Some(&root), |params| {
+        params.name_constraints = Some(NameConstraints {
+            permitted_subtrees: vec![GeneralSubtree::DnsName("example.com".to_owned())],
+            excluded_subtrees: Vec::new(),
+        });
+    });
+    let of_named = Made::new("of named", Some(&named));
+    let unsuitable = "FAILED:unsuitable certificate purpose";
+    judge_shown(&[
+        (&below, &[], &root, 0, "", "SUCCESS"),
+        (&end, &[&below], &root, 1, "", "SUCCESS"),
+        (&end, &[], &root, 1, "", "FAILED:unable to verify the first certificate"),
+        (&end, &[&below], &namesake, 1, "", "FAILED:unable to get local issuer certificate"),
+        (&end, &[&below], &root, 0, "", "FAILED:certificate chain too long"),
+        (&last, &[&below, &end], &root, 2, "", "SUCCESS"),
+        (&last, &[&end, &below], &root, 1, "", "FAILED:certificate chain too long"),
+        (&under, &[&narrow], &root, 9, "", "SUCCESS"),
+        (&too_deep, &[&under, &narrow], &root, 9, "", "FAILED:path length constraint exceeded"),
+        (&no_end, &[&plain], &root, 9, "", "FAILED:invalid CA certificate"),
+        (&for_servers, &[], &root, 9, "", unsuitable),
+        (&server_s, &[&for_servers], &root, 9, "", unsuitable),
+        (&of_named, &[&named], &root, 9, "", "FAILED:permitted subtree violation"),
+    ]);
+}
+
+#[test]
+fn certificates_of_authorities_are_held_against_lists() {
+    let root = Made::new("root", None);
+    let below = Made::new("below", Some(&root));
+    let end = Made::new("end", Some(&below));
+    let (of_root, of_below) = (root.list(&[]), below.list(&[]));
+    let both = [&*of_root, &of_below].concat();
+    let revoked = [&*of_root, &below.list(&[66])].concat();
+    let none = "FAILED:unable to get certificate CRL";
+    judge_shown(&[
+        (&end, &[&below], &root, 1, &both, "SUCCESS"),
+        (&end, &[&below], &root, 1, &revoked, "FAILED:certificate revoked"),
+        (&end, &[&below], &root, 1, &of_root, none),
+        (&end, &[&below], &root, 1, &of_below, none),
+    ]);
 }
 
 /// As `openssl ca -gencrl` makes them where no `crl_extensions` are named.
