@@ -213,11 +213,14 @@ impl Verifier {
         if let Some(code) = expiry(&parsed, now.as_secs() as i64) {
             return Verdict::failed(code);
         }
-        if self.root_certificates.contains(leaf.as_ref()) {
-            return if purpose.suits(&parsed) { Verdict::Success } else { Verdict::failed(26) };
-        }
         if is_self_issued(&parsed) {
-            return Verdict::failed(18);
+            let is_known = self.root_certificates.contains(leaf.as_ref());
+            return self.verdict_of_root(
+                &parsed,
+                is_known,
+                purpose,
+                UnixTime::since_unix_epoch(now),
+            );
         }
         let between: Vec<CertificateDer<'_>> = sent.iter().chain(&self.between).cloned().collect();
         let usage = purpose.usage();
@@ -323,6 +326,33 @@ impl Verifier {
         revocation::judge(&self.plain_lists, &certificate, issuer, now, &self.algorithms)
     }
 
+    /// Of one that signed itself, and is shown itself. Lists have the last word (`check_revocation`).
+    fn verdict_of_root(
+        &self,
+        root: &Certificate<'_>,
+        is_known: bool,
+        purpose: Purpose,
+        now: UnixTime,
+    ) -> Verdict {
+        let key = SubjectPublicKeyInfoDer::from(root.public_key());
+        let said = self.lists().map(|lists| {
+            revocation::judge(lists, root, &key, now, &self.algorithms)
+                .unwrap_or(Err(PkiError::UnknownRevocationStatus))
+        });
+        match said {
+            Some(Err(error)) => Verdict::failed(code_of(&error)),
+            _ if !is_known => Verdict::failed(18),
+            _ if !purpose.suits(root) => Verdict::failed(26),
+            _ => Verdict::Success,
+        }
+    }
+
+    /// Those that need not be webpki's; `None`: nobody asks for any.
+    fn lists(&self) -> Option<Vec<&PlainList>> {
+        let has_lists = !self.crls.is_empty() || !self.plain_lists.is_empty();
+        has_lists.then(|| self.plain_lists.iter().chain(&self.read_lists).collect())
+    }
+
     /// For leaves that webpki takes for none; the error is OpenSSL's number.
     fn find_openssl_s_path(
         &self,
@@ -333,11 +363,10 @@ impl Verifier {
     ) -> Result<(), u32> {
         let roots: Vec<_> =
             self.root_certificates.iter().filter_map(|der| Certificate::parse(der)).collect();
-        let has_lists = !self.crls.is_empty() || !self.plain_lists.is_empty();
         Search {
             roots: &roots,
             between,
-            lists: has_lists.then(|| self.plain_lists.iter().chain(&self.read_lists).collect()),
+            lists: self.lists(),
             depth: self.depth,
             purpose,
             now,

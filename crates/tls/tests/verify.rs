@@ -279,7 +279,7 @@ fn certificates_of_authorities_are_judged_as_those_of_others() {
 fn certificates_of_authorities_are_held_against_lists() {
     let root = Made::new("root", None);
     let below = Made::new("below", Some(&root));
-    let end = Made::new("end", Some(&below));
+    let (end, stranger) = (Made::new("end", Some(&below)), Made::new("stranger", None));
     let (of_root, of_below) = (root.list(&[]), below.list(&[]));
     let both = [&*of_root, &of_below].concat();
     let revoked = [&*of_root, &below.list(&[66])].concat();
@@ -289,6 +289,13 @@ fn certificates_of_authorities_are_held_against_lists() {
         (&end, &[&below], &root, 1, &revoked, "FAILED:certificate revoked"),
         (&end, &[&below], &root, 1, &of_root, none),
         (&end, &[&below], &root, 1, &of_below, none),
+        // A root is asked about, too, where it is shown itself.
+        (&root, &[], &root, 1, &of_root, "SUCCESS"),
+        (&root, &[], &root, 1, &root.list(&[66]), "FAILED:certificate revoked"),
+        (&root, &[], &root, 1, &of_below, none),
+        (&below, &[], &root, 1, &of_below, none),
+        (&stranger, &[], &root, 1, "", "FAILED:self-signed certificate"),
+        (&stranger, &[], &root, 1, &of_root, none),
     ]);
 }
 
