@@ -68,9 +68,11 @@ pub enum ConnectError {
 }
 
 impl Failure {
-    /// Of our own doing.
-    pub(crate) fn internal(text: impl Into<String>) -> Failure {
-        Failure { text: text.into(), peers_fault: false }
+    /// Where there is no certificate for the name that a client asks for. What is wrong with it has been
+    /// said: to `ngx_ssl_connection_error`, this is the client's doing.
+    pub(crate) fn no_certificate() -> Failure {
+        let text = "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)";
+        Failure { text: text.to_owned(), peers_fault: true }
     }
 
     /// Of a client that has no version which is spoken here.

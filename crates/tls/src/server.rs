@@ -313,9 +313,7 @@ pub async fn accept<T: Transport>(
         }
         Choice::Abort => {
             alert(&mut io, 0x0303, 80).await;
-            let text =
-                "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)";
-            return Err(AcceptError::Failed(Failure::internal(text)));
+            return Err(AcceptError::Failed(Failure::no_certificate()));
         }
     };
     let shaken = shake(&mut io, &config, exchange, &hello).await;

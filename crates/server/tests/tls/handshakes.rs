@@ -229,10 +229,13 @@ fn an_unreadable_certificate_of_a_name_fails_that_handshake_alone() {
         }
         let found = curl(server, &["--cacert", "{certs}/ca.pem", "https://other.example:{port}/"]);
         s_client(server, &["-servername", "a.test"], "");
-        let said = logged(server, "cannot load certificate");
-        let said = said.replace(&server.prefix().display().to_string(), "{prefix}");
+        let said = ["cannot load certificate", "cert cb error"].map(|what| logged(server, what));
+        let log = server.error_log();
+        let last = log.lines().find(|line| line.contains("cert cb error")).unwrap_or_default();
+        let level = last.split(['[', ']']).nth(1).unwrap_or_default();
+        let said = said.concat().replace(&server.prefix().display().to_string(), "{prefix}");
         let said = said.replace(&server.addr().port().to_string(), "{port}");
-        format!("{found}\n{said}")
+        format!("{found}\n{level}\n{said}")
     });
     assert_eq!(ours, theirs);
 }
