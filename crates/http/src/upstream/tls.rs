@@ -78,7 +78,7 @@ impl<P: Protocol> Exchange<'_, P> {
         (tls, identity): (&Secure, &Identity),
     ) -> Result<Stream, Failure> {
         let config = tls.config(identity).map_err(|why| {
-            r.log_error(Severity::Error, format_args!("{why} while {DOING}"));
+            r.log_error(Severity::Error, format_args!("{why} while connecting to upstream"));
             Failure::Final(500)
         })?;
         let shaken = {

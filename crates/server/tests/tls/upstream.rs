@@ -119,6 +119,26 @@ fn what_is_wrong_with_proxying_over_tls_is_said_in_nginx_s_words() {
 }
 
 #[test]
+fn a_certificate_that_cannot_be_read_is_told_before_the_handshake() {
+    if !have("curl") {
+        return;
+    }
+    let http = "server { listen 127.0.0.1:{port2} ssl; ssl_certificate {certs}/ec.pem; \
+                ssl_certificate_key {certs}/ec.key; return 204; } \
+                server { listen 127.0.0.1:{port}; location / { \
+                proxy_pass https://127.0.0.1:{port2}; \
+                proxy_ssl_certificate {certs}/none$arg_a.pem; \
+                proxy_ssl_certificate_key {certs}/none$arg_a.key; } }";
+    let [ours, theirs] = both(http, |server| {
+        curl(server, &["http://localhost:{port}/"]);
+        let said = logged(server, "cannot load certificate");
+        let doing = said.split(" while ").nth(1).unwrap_or_default();
+        doing.split(',').next().unwrap_or_default().to_owned()
+    });
+    assert_eq!(ours, theirs);
+}
+
+#[test]
 fn connections_to_upstreams_are_kept_and_sessions_resumed() {
     if !have("curl") {
         return;
