@@ -20,7 +20,11 @@ use forebay_wire::{
     },
 };
 
-use super::{Codec, conn::Stream, settings::Next};
+use super::{
+    Codec, buffers,
+    conn::Stream,
+    settings::{Next, Settings},
+};
 use crate::{client::BodyError, request::Request, response::Field};
 
 /// How many interim responses may come before the response.
@@ -179,6 +183,8 @@ fn hint(head: &ResponseHead, buf: &[u8]) -> Vec<Field> {
 /// The head as it comes.
 pub(super) struct Reading {
     pub(super) buf: Vec<u8>,
+    /// How much is read at once, where the rate is limited; else as much as there is.
+    at_once: Option<usize>,
     pub(super) interim: u32,
     pub(super) received: u64,
     /// What 103s said, for the client.
@@ -188,6 +194,18 @@ pub(super) struct Reading {
 }
 
 impl Reading {
+    pub(super) fn new(settings: &Settings) -> Reading {
+        Reading {
+            buf: Vec::new(),
+            // What comes with the head is too much by no more than this, as in nginx.
+            at_once: (settings.limit_rate > 0).then_some(settings.buffer_size.max(1024)),
+            interim: 0,
+            received: 0,
+            hints: Vec::new(),
+            broken: None,
+        }
+    }
+
     pub(super) fn poll<C: Codec>(
         &mut self,
         stream: &mut Stream,
@@ -197,7 +215,10 @@ impl Reading {
     ) -> Poll<Came> {
         loop {
             if self.buf.capacity() == 0 {
-                self.buf = pool::buffer();
+                self.buf = match self.at_once {
+                    None => pool::buffer(),
+                    Some(bytes) => buffers::take(bytes),
+                };
             }
             if self.buf.capacity() - self.buf.len() < 1024 {
                 self.buf.reserve(self.buf.capacity());

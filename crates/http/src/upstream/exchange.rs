@@ -433,8 +433,7 @@ impl<P: Protocol> Exchange<'_, P> {
         codec.begin(link.session.take());
         let mut sender = Sender::new(&mut codec, self.request, &self.body, limit, timeout_ms);
         sender.repeatable = is_idempotent(r);
-        let mut reading =
-            Reading { buf: Vec::new(), interim: 0, received: 0, hints: Vec::new(), broken: None };
+        let mut reading = Reading::new(settings);
         self.timer.arm(settings.send_timeout_ms);
         let (came, hinting) = poll_fn(|cx| {
             if sender.done() {

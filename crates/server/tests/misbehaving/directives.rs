@@ -110,11 +110,18 @@ fn a_limited_rate_is_never_exceeded() {
     let body = "x".repeat(50_000);
     let origin =
         Origin::answering(format!("HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n{body}"));
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n";
+    let small = Origin::answering(format!("{head}{}", &body[..9_000]));
     of_both(|kind| {
         let server = start(kind, "", &pass(origin.addr(), "proxy_limit_rate 20k;"));
         let began = Instant::now();
         assert_eq!(ask(server.addr(), &get("/")), format!("200 {body}"), "{kind}");
         // 20 kB a second, and as many at once; nginx counts the ticks of a clock.
+        assert!(began.elapsed() > Duration::from_millis(900), "{kind}");
+        // A small response that comes in one piece is no exception.
+        let server = start(kind, "", &pass(small.addr(), "proxy_limit_rate 3k;"));
+        let began = Instant::now();
+        assert_eq!(ask(server.addr(), &get("/")), format!("200 {}", &body[..9_000]), "{kind}");
         assert!(began.elapsed() > Duration::from_millis(900), "{kind}");
     });
 }
