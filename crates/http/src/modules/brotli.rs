@@ -92,10 +92,16 @@ impl Coding for Br {
         quality(r, NAME)
     }
 
-    fn coder(&self, length: Option<u64>) -> Box<dyn Coder> {
+    fn is_slow(&self) -> bool {
+        self.level >= 5
+    }
+
+    fn coder(&self, length: Option<u64>) -> Box<dyn Coder + Send> {
         // A window larger than the body finds nothing more, and costs its memory.
         let needed = length.map_or(24, |length| u64::BITS - length.leading_zeros());
-        let window_bits = self.window_bits.min(needed.max(10));
+        // For the least windows, though, the compressor takes its largest tables (of 32 MB) from level 5 on.
+        let least = if self.level < 5 { 10 } else { 17 };
+        let window_bits = self.window_bits.min(needed.max(least));
         let writer = CompressorWriter::new(Vec::new(), 4096, self.level, window_bits);
         Box::new(Encoder(Some(writer)))
     }
@@ -153,6 +159,21 @@ mod tests {
                 let out = compress(&format!("brotli on; {conf}"), chunks.collect());
                 assert_eq!(decode(&out), text, "{conf}");
             }
+        }
+    }
+
+    #[test]
+    fn small_bodies_take_no_large_tables() {
+        // The window is in the first bits (RFC 7932 §9.1).
+        for (conf, bits, want) in [("5", 0x7f, 1), ("9", 0x7f, 1), ("4", 0x7f, 0x21)] {
+            let mut r = testing::request(
+                &format!("brotli on; brotli_comp_level {conf};"),
+                "GET / HTTP/1.1\r\nAccept-Encoding: br\r\n\r\n",
+            );
+            r.respond(200, "text/html".into(), "hello ".repeat(100).into());
+            testing::filter(&mut r);
+            let out = testing::drain(&mut r.response.body).unwrap();
+            assert_eq!(out[0] & bits, want, "{conf}");
         }
     }
 

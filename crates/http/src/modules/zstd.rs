@@ -77,7 +77,11 @@ impl Coding for Zst {
         quality(r, NAME)
     }
 
-    fn coder(&self, length: Option<u64>) -> Box<dyn Coder> {
+    fn is_slow(&self) -> bool {
+        self.level > 9
+    }
+
+    fn coder(&self, length: Option<u64>) -> Box<dyn Coder + Send> {
         Box::new(Encoder(self.writer(length).ok()))
     }
 }
@@ -85,11 +89,11 @@ impl Coding for Zst {
 impl Zst {
     fn writer(&self, length: Option<u64>) -> io::Result<Writer<'static, Vec<u8>>> {
         let mut writer = Writer::new(Vec::new(), self.level)?;
-        // A window larger than the body finds nothing more, and costs its memory.
-        let needed = length.map_or(MAX_WINDOW_BITS, |length| u64::BITS - length.leading_zeros());
+        // Tables that are larger than the body needs take longer to clear than the body to compress.
+        writer.set_pledged_src_size(length)?;
         // What the level itself would take is never more than this from level 19 down.
-        if self.level > 19 || needed < 19 {
-            writer.window_log(needed.clamp(10, MAX_WINDOW_BITS))?;
+        if self.level > 19 {
+            writer.window_log(MAX_WINDOW_BITS)?;
         }
         Ok(writer)
     }
@@ -147,6 +151,12 @@ mod tests {
             let out = compress(&conf, Body::Bytes("hello".into()));
             assert_eq!(zstd::decode_all(&out[..]).unwrap(), b"hello", "{conf}");
         }
+    }
+
+    #[test]
+    fn the_compressor_knows_how_much_will_come() {
+        let out = compress("zstd on; zstd_comp_level 19;", Body::Bytes("hello".into()));
+        assert!(matches!(zstd::zstd_safe::get_frame_content_size(&out), Ok(Some(5))));
     }
 
     #[test]
