@@ -47,8 +47,8 @@ pub use cache::FileCaches;
 pub(crate) use lru::Lru;
 pub use open::{Call, Failed, Kind};
 pub use path::{
-    Outside, document_root, is_alias_lost, map_name, map_path, realpath_root, request_filename,
-    shown_path, tell_alias_is_lost,
+    Outside, check_written, document_root, is_alias_lost, map_name, map_path, realpath_root,
+    request_filename, shown_path, tell_alias_is_lost,
 };
 pub use read::Reader;
 

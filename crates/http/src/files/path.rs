@@ -9,13 +9,10 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 use forebay_rt::errno::Errno;
 use forebay_session::{
     log::{Severity, Shown},
-    var::Piece,
+    var::{Piece, Template},
 };
 
-use crate::{
-    core::{Alias, Root},
-    request::Request,
-};
+use crate::{core::Alias, request::Request};
 
 /// The path would lead out of its root, or holds a NUL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +59,7 @@ pub fn map_name(r: &Request, name: &[u8], out: &mut Vec<u8>) -> Result<(), Outsi
     document_root(r, out);
     let split = out.len() - start;
     out.extend_from_slice(name);
-    check(&out[start..], split, literal_len(root))
+    check(&out[start..], split, literal_len(&root.path))
 }
 
 /// What of the URI is looked for below the root.
@@ -121,12 +118,17 @@ pub fn shown_path(r: &Request) -> String {
     Shown(&path).to_string()
 }
 
-/// How much of a root is fixed by the configuration; `None`: all of it.
-fn literal_len(root: &Root) -> Option<usize> {
-    if root.path.as_text().is_some() {
+/// Whether a path that a template has written stays below what the template fixes at its beginning.
+pub fn check_written(template: &Template, path: &[u8]) -> Result<(), Outside> {
+    check(path, literal_len(template).unwrap_or(0), None)
+}
+
+/// How much of a path is fixed by the configuration; `None`: all of it.
+fn literal_len(path: &Template) -> Option<usize> {
+    if path.as_text().is_some() {
         return None;
     }
-    match root.path.pieces().next() {
+    match path.pieces().next() {
         Some(Piece::Text(text)) => Some(text.len()),
         _ => Some(0),
     }

@@ -78,7 +78,7 @@ impl Coding for Zst {
     }
 
     fn is_slow(&self) -> bool {
-        self.level > 9
+        self.level > 5
     }
 
     fn coder(&self, length: Option<u64>) -> Box<dyn Coder + Send> {

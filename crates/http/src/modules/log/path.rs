@@ -4,7 +4,8 @@
 //! Answers `ngx_http_log_script_write` and what `ngx_open_file_cache.c` does for logs. Each thread has
 //! its own cache, of the whole size.
 //!
-//! Invariant: what a path is made of is the operator's choice; here it only names a file.
+//! Invariant: what a path is made of is the operator's choice; what clients put in only names a file below
+//! what the operator wrote.
 
 use std::{
     cell::{Cell, RefCell},
@@ -98,7 +99,15 @@ impl LogPath {
             Ok(()) => {
                 path.clear();
                 self.name.write(r, &mut path);
-                self.write_to(r, &path, cache, line);
+                // DIFFERS(log-stays-inside): nginx appends to whatever file comes out.
+                match files::check_written(&self.name, &path) {
+                    Ok(()) => self.write_to(r, &path, cache, line),
+                    Err(files::Outside) => {
+                        let name = Shown(&path);
+                        let text = "leads out of its directory while logging request";
+                        r.log_error(Severity::Crit, format_args!("\"{name}\" {text}"));
+                    }
+                }
             }
             Err(failed) => {
                 let root = Shown(&path);

@@ -180,6 +180,23 @@ fn names_may_hold_variables() {
 }
 
 #[test]
+fn a_log_stays_below_what_is_written_of_its_name() {
+    let dir = TempDir::new().unwrap();
+    let at = dir.path().display();
+    std::fs::create_dir(dir.path().join("in")).unwrap();
+    let conf = format!(
+        "log_format x '$arg_n'; server {{ listen 127.0.0.1:1; root {at}; access_log {at}/in/$arg_to.log x; }}"
+    );
+    let plan = opened(&conf);
+    for query in ["n=1&to=../out", "n=2&to=../in/a", "n=3&to=a", "n=4&to=..b"] {
+        log(&request_of(plan.clone(), &format!("GET /?{query} HTTP/1.1\r\n\r\n")));
+    }
+    assert!(!dir.path().join("out.log").exists());
+    assert_eq!(text(&dir.path().join("in/a.log")), "3\n");
+    assert_eq!(text(&dir.path().join("in/..b.log")), "4\n");
+}
+
+#[test]
 fn syslog_gets_a_datagram_without_line_feed() {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let conf = format!(
