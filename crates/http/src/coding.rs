@@ -430,7 +430,11 @@ impl<C: Work> Source for Stream<C> {
 
 #[cfg(test)]
 mod tests {
-    use std::{future::poll_fn, sync::mpsc, task::Waker};
+    use std::{
+        future::poll_fn,
+        sync::{Mutex, mpsc},
+        task::Waker,
+    };
 
     use super::*;
     use crate::upstream::buffers::{self, Room};
@@ -481,6 +485,32 @@ mod tests {
         drop(stream);
         let threads: Vec<_> = seen.into_iter().collect();
         assert!(threads.len() > 3 && !threads.contains(&thread::current().id()));
+    }
+
+    #[test]
+    fn what_waits_for_a_client_that_left_is_not_worked_on() {
+        let (release, released) = mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        // Whichever thread is free takes the next one: all of them wait here.
+        let threads = thread::available_parallelism().map_or(1, |n| n.get());
+        let hold = |_| {
+            let released = released.clone();
+            let wait = move || _ = released.lock().unwrap().recv();
+            pool().run(wait).unwrap()
+        };
+        let held: Vec<_> = (0..threads).map(hold).collect();
+        let (told, seen) = mpsc::channel();
+        let coder = Aside::new(Box::new(Where(told)));
+        let mut stream = Stream::new(coder, Body::Bytes("hello".into()), Sizes::default());
+        assert!(stream.poll_next(&mut Context::from_waker(Waker::noop())).is_pending());
+        drop(stream);
+        drop(release);
+        task::block_on(async {
+            for task in held {
+                task.await.unwrap();
+            }
+        });
+        assert!(seen.recv().is_err(), "the coder is gone, and has said nothing");
     }
 
     #[test]

@@ -2,9 +2,13 @@
 //!
 //! Invariant: which coding a client gets is `coding`'s to say.
 
-use std::io::Write as _;
-
-use brotli::CompressorWriter;
+use brotli::enc::{
+    StandardAlloc,
+    encode::{
+        BrotliEncoderDestroyInstance, BrotliEncoderOperation as Operation, BrotliEncoderParameter,
+        BrotliEncoderStateStruct,
+    },
+};
 use forebay_conf::Error;
 use forebay_session::var::Registry;
 
@@ -102,29 +106,57 @@ impl Coding for Br {
         // For the least windows, though, the compressor takes its largest tables (of 32 MB) from level 5 on.
         let least = if self.level < 5 { 10 } else { 17 };
         let window_bits = self.window_bits.min(needed.max(least));
-        let writer = CompressorWriter::new(Vec::new(), 4096, self.level, window_bits);
-        Box::new(Encoder(Some(writer)))
+        let mut state = BrotliEncoderStateStruct::new(StandardAlloc::default());
+        state.set_parameter(BrotliEncoderParameter::BROTLI_PARAM_QUALITY, self.level);
+        state.set_parameter(BrotliEncoderParameter::BROTLI_PARAM_LGWIN, window_bits);
+        Box::new(Encoder(state))
     }
 }
 
-/// `None` once it has ended.
-struct Encoder(Option<CompressorWriter<Vec<u8>>>);
+/// The library's own writer is not used: when it is dropped, it compresses what it still has, which
+/// takes long, and nobody waits for it.
+struct Encoder(BrotliEncoderStateStruct<StandardAlloc>);
+
+impl Drop for Encoder {
+    fn drop(&mut self) {
+        BrotliEncoderDestroyInstance(&mut self.0);
+    }
+}
 
 impl Coder for Encoder {
     fn run(&mut self, input: &[u8], finish: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault> {
-        if let Some(writer) = &mut self.0 {
-            writer.write_all(input).map_err(|_| Fault::Filter)?;
-            if finish == Finish::Flush {
-                writer.flush().map_err(|_| Fault::Filter)?;
+        let operation = match finish {
+            Finish::No => Operation::BROTLI_OPERATION_PROCESS,
+            Finish::Flush => Operation::BROTLI_OPERATION_FLUSH,
+            Finish::End => Operation::BROTLI_OPERATION_FINISH,
+        };
+        let (mut left, mut used, mut buf) = (input.len(), 0, [0; 4096]);
+        loop {
+            let (mut room, mut made) = (buf.len(), 0);
+            let went = self.0.compress_stream(
+                operation,
+                &mut left,
+                input,
+                &mut used,
+                &mut room,
+                &mut buf,
+                &mut made,
+                &mut None,
+                &mut |_, _, _, _| (),
+            );
+            out.extend_from_slice(&buf[..made]);
+            if !went {
+                return Err(Fault::Filter);
             }
-            out.append(writer.get_mut());
+            let done = match finish {
+                Finish::No => left == 0,
+                Finish::Flush => left == 0 && !self.0.has_more_output(),
+                Finish::End => self.0.is_finished(),
+            };
+            if done {
+                return Ok(Progress { used, done });
+            }
         }
-        if finish == Finish::End
-            && let Some(writer) = self.0.take()
-        {
-            out.append(&mut writer.into_inner());
-        }
-        Ok(Progress { used: input.len(), done: true })
     }
 }
 
