@@ -230,7 +230,7 @@ impl Verifier {
             Ok(()) => Verdict::Success,
             Err(PkiError::UnknownIssuer) => self.missing_issuer(&parsed, &between, sent.len()),
             Err(PkiError::UnsupportedCertVersion | PkiError::CaUsedAsEndEntity) => {
-                match self.find_openssl_s_path(&parsed, &between, purpose, now) {
+                match self.find_path_as_openssl(&parsed, &between, purpose, now) {
                     Ok(()) if !purpose.suits(&parsed) => Verdict::failed(26),
                     Ok(()) => Verdict::Success,
                     Err(NO_ISSUER) => self.missing_issuer(&parsed, &between, sent.len()),
@@ -354,7 +354,7 @@ impl Verifier {
     }
 
     /// For leaves that webpki takes for none; the error is OpenSSL's number.
-    fn find_openssl_s_path(
+    fn find_path_as_openssl(
         &self,
         leaf: &Certificate<'_>,
         between: &[CertificateDer<'_>],
