@@ -19,7 +19,6 @@ mod hello;
 mod hkdf;
 mod key;
 mod ocsp;
-mod path;
 mod records;
 mod revocation;
 mod server;

@@ -27,7 +27,6 @@ use x509_parser::x509::X509Version;
 
 use crate::{
     ocsp,
-    path::{NO_ISSUER, Search},
     revocation::{self, PlainList},
     settings::{ClientAuth, Trust},
     x509::Certificate,
@@ -94,7 +93,7 @@ fn verify_text(code: u32) -> &'static str {
 
 /// What a certificate is shown for.
 #[derive(Clone, Copy)]
-pub(crate) enum Purpose {
+enum Purpose {
     Client,
     Server,
 }
@@ -121,7 +120,7 @@ impl Purpose {
     }
 
     /// The part of it that holds for authorities, too.
-    pub(crate) fn suits_extended(self, certificate: &Certificate<'_>) -> bool {
+    fn suits_extended(self, certificate: &Certificate<'_>) -> bool {
         let Ok(extended) = certificate.parsed().extended_key_usage() else { return false };
         extended.is_none_or(|extension| match self {
             Purpose::Client => extension.value.client_auth,
@@ -141,7 +140,7 @@ pub(crate) struct Verifier {
     crls: Vec<webpki::CertRevocationList<'static>>,
     /// Lists that webpki does not read.
     plain_lists: Vec<PlainList>,
-    /// Those that it reads once more, for paths that it does not find.
+    /// Those that it reads once more, for certificates that it does not look at.
     read_lists: Vec<PlainList>,
     depth: usize,
     algorithms: WebPkiSupportedAlgorithms,
@@ -229,14 +228,17 @@ impl Verifier {
             Ok(()) if !purpose.suits(&parsed) => Verdict::failed(26),
             Ok(()) => Verdict::Success,
             Err(PkiError::UnknownIssuer) => self.missing_issuer(&parsed, &between, sent.len()),
-            Err(PkiError::UnsupportedCertVersion | PkiError::CaUsedAsEndEntity) => {
-                match self.find_path_as_openssl(&parsed, &between, purpose, now) {
-                    Ok(()) if !purpose.suits(&parsed) => Verdict::failed(26),
-                    Ok(()) => Verdict::Success,
-                    Err(NO_ISSUER) => self.missing_issuer(&parsed, &between, sent.len()),
-                    Err(code) => Verdict::failed(code),
-                }
+            // Only version 3 has extensions: nobody has looked at these.
+            Err(PkiError::UnsupportedCertVersion) if !parsed.parsed().extensions().is_empty() => {
+                Verdict::failed(34)
             }
+            Err(PkiError::UnsupportedCertVersion) => match self.root_of(&parsed) {
+                Some(root) => match self.said_alone(&parsed, &root, now) {
+                    Ok(()) => Verdict::Success,
+                    Err(error) => Verdict::failed(code_of(&error)),
+                },
+                None => self.missing_issuer(&parsed, &between, sent.len()),
+            },
             Err(error) => Verdict::failed(code_of(&error)),
         }
     }
@@ -335,45 +337,39 @@ impl Verifier {
         now: UnixTime,
     ) -> Verdict {
         let key = SubjectPublicKeyInfoDer::from(root.public_key());
-        let said = self.lists().map(|lists| {
-            revocation::judge(lists, root, &key, now, &self.algorithms)
-                .unwrap_or(Err(PkiError::UnknownRevocationStatus))
-        });
-        match said {
-            Some(Err(error)) => Verdict::failed(code_of(&error)),
-            _ if !is_known => Verdict::failed(18),
-            _ if !purpose.suits(root) => Verdict::failed(26),
-            _ => Verdict::Success,
+        match self.said_alone(root, &key, now) {
+            Err(error) => Verdict::failed(code_of(&error)),
+            Ok(()) if !is_known => Verdict::failed(18),
+            Ok(()) if !purpose.suits(root) => Verdict::failed(26),
+            Ok(()) => Verdict::Success,
         }
     }
 
-    /// Those that need not be webpki's; `None`: nobody asks for any.
-    fn lists(&self) -> Option<Vec<&PlainList>> {
-        let has_lists = !self.crls.is_empty() || !self.plain_lists.is_empty();
-        has_lists.then(|| self.plain_lists.iter().chain(&self.read_lists).collect())
+    /// The key of the trusted root that has itself signed a certificate older than version 3, which can
+    /// have no purpose that would have to be looked at.
+    fn root_of(&self, leaf: &Certificate<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
+        let parsed = leaf.parsed();
+        let (signed, signature) = (parsed.tbs_certificate.as_ref(), &parsed.signature_value.data);
+        let roots = self.root_certificates.iter().filter_map(|der| Certificate::parse(der));
+        roots
+            .filter(|root| root.parsed().subject().as_raw() == parsed.issuer().as_raw())
+            .map(|root| SubjectPublicKeyInfoDer::from(root.public_key().to_vec()))
+            .find(|key| revocation::is_signed(signed, signature, key, &self.algorithms))
     }
 
-    /// For leaves that webpki takes for none; the error is OpenSSL's number.
-    fn find_path_as_openssl(
+    /// What the lists say of a certificate that webpki has not looked at.
+    fn said_alone(
         &self,
-        leaf: &Certificate<'_>,
-        between: &[CertificateDer<'_>],
-        purpose: Purpose,
+        certificate: &Certificate<'_>,
+        issuer: &SubjectPublicKeyInfoDer<'_>,
         now: UnixTime,
-    ) -> Result<(), u32> {
-        let roots: Vec<_> =
-            self.root_certificates.iter().filter_map(|der| Certificate::parse(der)).collect();
-        Search {
-            roots: &roots,
-            between,
-            lists: self.lists(),
-            depth: self.depth,
-            purpose,
-            now,
-            algorithms: &self.algorithms,
-            budget: 100,
+    ) -> Result<(), PkiError> {
+        if self.crls.is_empty() && self.plain_lists.is_empty() {
+            return Ok(());
         }
-        .climb(leaf, 0)
+        let lists = self.plain_lists.iter().chain(&self.read_lists);
+        revocation::judge(lists, certificate, issuer, now, &self.algorithms)
+            .unwrap_or(Err(PkiError::UnknownRevocationStatus))
     }
 
     /// Which of its errors OpenSSL has in the end for a chain without a trusted root (`build_chain`,
@@ -410,20 +406,20 @@ impl Verifier {
     }
 }
 
-pub(crate) fn is_self_issued(certificate: &Certificate<'_>) -> bool {
+fn is_self_issued(certificate: &Certificate<'_>) -> bool {
     let parsed = certificate.parsed();
     parsed.subject().as_raw() == parsed.issuer().as_raw()
 }
 
 /// OpenSSL's number, where it is too early or too late.
-pub(crate) fn expiry(certificate: &Certificate<'_>, now_s: i64) -> Option<u32> {
+fn expiry(certificate: &Certificate<'_>, now_s: i64) -> Option<u32> {
     if certificate.start_s() > now_s {
         return Some(9);
     }
     (certificate.end_s() < now_s).then_some(10)
 }
 
-pub(crate) fn code_of(error: &PkiError) -> u32 {
+fn code_of(error: &PkiError) -> u32 {
     match error {
         PkiError::CertExpired { .. } => 10,
         PkiError::CertNotValidYet { .. } => 9,

@@ -139,24 +139,6 @@ fn certificates_of_version_1_serve_and_are_judged() {
         case("issued", trusting(root), "SUCCESS"),
         case("namesake", trust(&[&namesake]), "FAILED:unable to verify the first certificate"),
     ]);
-    let deep = |chain: &str| Issued {
-        certificate: include_str!("version1/deep.crt").to_owned() + chain,
-        key: include_str!("version1/deep.key").to_owned(),
-    };
-    let (above, below) = (include_str!("version1/above.crt"), include_str!("version1/below.crt"));
-    let case = |name, chain, pem, want| Case {
-        name,
-        trust: trusting(pem),
-        chain: Some(deep(chain)),
-        want,
-    };
-    let both = above.to_owned() + below;
-    judge([
-        case("below an authority", below, above, "SUCCESS"),
-        case("which is known", "", &both, "SUCCESS"),
-        case("which is not", "", above, "FAILED:unable to verify the first certificate"),
-        case("nor the one above", below, root, "FAILED:unable to get local issuer certificate"),
-    ]);
     let server =
         ServerSettings { certificates: vec![key_pair(&leaf)], ..ServerSettings::default() };
     let server = ServerConfig::new(&server).unwrap();
@@ -168,7 +150,7 @@ fn certificates_of_version_1_serve_and_are_judged() {
     }
 }
 
-/// What `openssl ca` makes of everything where its `x509_extensions` say so: an authority.
+/// A root that may be shown itself.
 struct Made {
     pem: String,
     key: String,
@@ -176,23 +158,14 @@ struct Made {
 }
 
 impl Made {
-    fn new(name: &str, above: Option<&Made>) -> Made {
-        Made::but(name, above, |_| {})
-    }
-
-    fn but(name: &str, above: Option<&Made>, change: fn(&mut rcgen::CertificateParams)) -> Made {
+    fn new(name: &str) -> Made {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
         params.serial_number = Some(rcgen::SerialNumber::from(66_u64));
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        change(&mut params);
-        let made = match above {
-            Some(above) => params.signed_by(&key, &above.issuer),
-            None => params.self_signed(&key),
-        };
-        let (pem, text) = (made.unwrap().pem(), key.serialize_pem());
+        let (pem, text) = (params.self_signed(&key).unwrap().pem(), key.serialize_pem());
         Made { pem, key: text, issuer: rcgen::Issuer::new(params, key) }
     }
 
@@ -215,87 +188,34 @@ impl Made {
     }
 }
 
-/// What is shown, what is sent with it, what is trusted, how deep, by which lists; what comes of it.
-type Shown<'a> = (&'a Made, &'a [&'a Made], &'a Made, usize, &'a str, &'a str);
+/// What is shown, what is trusted, by which lists; what comes of it.
+type Shown<'a> = (&'a Made, &'a Made, &'a str, &'a str);
 
 fn judge_shown(cases: &[Shown<'_>]) {
-    judge(cases.iter().map(|(shown, sent, root, depth, lists, want)| {
-        let chain: String = sent.iter().map(|made| &*made.pem).collect();
+    judge(cases.iter().map(|(shown, root, lists, want)| {
         let certificates = certificates_from_pem(root.pem.as_bytes()).unwrap();
         let crls = match *lists {
             "" => Vec::new(),
             lists => crls_from_pem(lists.as_bytes()).unwrap(),
         };
-        let trust = Trust { certificates, crls, depth: *depth };
-        let issued = Issued { certificate: shown.pem.clone() + &chain, key: shown.key.clone() };
+        let trust = Trust { certificates, crls, depth: 1 };
+        let issued = Issued { certificate: shown.pem.clone(), key: shown.key.clone() };
         Case { name: want, trust, chain: Some(issued), want }
     }));
 }
 
 #[test]
-fn certificates_of_authorities_are_judged_as_those_of_others() {
-    use rcgen::{BasicConstraints, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, NameConstraints};
-    let (root, namesake) = (Made::new("root", None), Made::new("root", None));
-    let below = Made::new("below", Some(&root));
-    let end = Made::new("end", Some(&below));
-    let last = Made::new("last", Some(&end));
-    let narrow = Made::but("narrow", Some(&root), |params| {
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    });
-    let under = Made::new("under", Some(&narrow));
-    let too_deep = Made::new("too deep", Some(&under));
-    let plain = Made::but("plain", Some(&root), |params| params.is_ca = IsCa::ExplicitNoCa);
-    let no_end = Made::new("no end", Some(&plain));
-    let for_servers = Made::but("for servers", Some(&root), |params| {
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    });
-    let server_s = Made::new("server's", Some(&for_servers));
-    let named = Made::but("named", Some(&root), |params| {
-        params.name_constraints = Some(NameConstraints {
-            permitted_subtrees: vec![GeneralSubtree::DnsName("example.com".to_owned())],
-            excluded_subtrees: Vec::new(),
-        });
-    });
-    let of_named = Made::new("of named", Some(&named));
-    let unsuitable = "FAILED:unsuitable certificate purpose";
-    judge_shown(&[
-        (&below, &[], &root, 0, "", "SUCCESS"),
-        (&end, &[&below], &root, 1, "", "SUCCESS"),
-        (&end, &[], &root, 1, "", "FAILED:unable to verify the first certificate"),
-        (&end, &[&below], &namesake, 1, "", "FAILED:unable to get local issuer certificate"),
-        (&end, &[&below], &root, 0, "", "FAILED:certificate chain too long"),
-        (&last, &[&below, &end], &root, 2, "", "SUCCESS"),
-        (&last, &[&end, &below], &root, 1, "", "FAILED:certificate chain too long"),
-        (&under, &[&narrow], &root, 9, "", "SUCCESS"),
-        (&too_deep, &[&under, &narrow], &root, 9, "", "FAILED:path length constraint exceeded"),
-        (&no_end, &[&plain], &root, 9, "", "FAILED:invalid CA certificate"),
-        (&for_servers, &[], &root, 9, "", unsuitable),
-        (&server_s, &[&for_servers], &root, 9, "", unsuitable),
-        (&of_named, &[&named], &root, 9, "", "FAILED:permitted subtree violation"),
-    ]);
-}
-
-#[test]
-fn certificates_of_authorities_are_held_against_lists() {
-    let root = Made::new("root", None);
-    let below = Made::new("below", Some(&root));
-    let (end, stranger) = (Made::new("end", Some(&below)), Made::new("stranger", None));
-    let (of_root, of_below) = (root.list(&[]), below.list(&[]));
-    let both = [&*of_root, &of_below].concat();
-    let revoked = [&*of_root, &below.list(&[66])].concat();
+fn roots_that_are_shown_are_held_against_lists() {
+    let (root, stranger) = (Made::new("root"), Made::new("stranger"));
+    let (of_root, of_stranger) = (root.list(&[]), stranger.list(&[]));
     let none = "FAILED:unable to get certificate CRL";
     judge_shown(&[
-        (&end, &[&below], &root, 1, &both, "SUCCESS"),
-        (&end, &[&below], &root, 1, &revoked, "FAILED:certificate revoked"),
-        (&end, &[&below], &root, 1, &of_root, none),
-        (&end, &[&below], &root, 1, &of_below, none),
-        // A root is asked about, too, where it is shown itself.
-        (&root, &[], &root, 1, &of_root, "SUCCESS"),
-        (&root, &[], &root, 1, &root.list(&[66]), "FAILED:certificate revoked"),
-        (&root, &[], &root, 1, &of_below, none),
-        (&below, &[], &root, 1, &of_below, none),
-        (&stranger, &[], &root, 1, "", "FAILED:self-signed certificate"),
-        (&stranger, &[], &root, 1, &of_root, none),
+        (&root, &root, "", "SUCCESS"),
+        (&root, &root, &of_root, "SUCCESS"),
+        (&root, &root, &root.list(&[66]), "FAILED:certificate revoked"),
+        (&root, &root, &of_stranger, none),
+        (&stranger, &root, "", "FAILED:self-signed certificate"),
+        (&stranger, &root, &of_root, none),
     ]);
 }
 
