@@ -1,31 +1,21 @@
 //! Content codings: what a compressing module gives to the filter that chooses between them, and the
 //! stream that runs a body through a compressor or decompressor.
 //!
-//! DIFFERS(coding-threads): the modules for brotli and zstd that there are for nginx compress in the event
-//! loop, whatever the level; here threads of their own do it at levels that take long.
-//!
 //! Invariant: no coding is named here.
 
 use std::{
     cell::Cell,
-    future::Future as _,
     mem,
-    pin::Pin,
     rc::Rc,
-    sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
-    thread,
 };
 
 use bytes::{Buf, Bytes};
-use forebay_rt::{
-    task,
-    threads::{self, Pool, Task},
-};
+use forebay_rt::task;
 use forebay_wire::{accept, h1::FieldId};
 
 use crate::{
-    body::{Body, Chunk, Fault, FileSlice, Piece, Reader, Source},
+    body::{Body, Chunk, Fault, Piece, Reader, Source},
     request::Request,
     response::Response,
 };
@@ -38,12 +28,8 @@ pub trait Coding: Send + Sync {
     fn takes(&self, response: &Response) -> bool;
     /// How much the client wants it, in thousandths; 0: not at all.
     fn quality(&self, r: &Request) -> u16;
-    /// Whether a step takes so long that others would notice: threads of their own work on it then.
-    fn is_slow(&self) -> bool {
-        false
-    }
     /// Compresses a body of that many bytes, if that is known.
-    fn coder(&self, length: Option<u64>) -> Box<dyn Coder + Send>;
+    fn coder(&self, length: Option<u64>) -> Box<dyn Coder>;
 }
 
 /// What a coding was told: the same bytes come out the same in the same form.
@@ -59,9 +45,6 @@ pub struct Form {
 
 /// Compresses a body: at once where it is in memory and small, else as it comes.
 pub fn encode(coding: &dyn Coding, body: Body, sizes: &Sizes) -> Body {
-    if coding.is_slow() {
-        return encode_aside(coding, body, sizes);
-    }
     let at_once = |bytes: &[u8]| {
         (bytes.len() <= STEP)
             .then(|| whole(&mut *coding.coder(Some(bytes.len() as u64)), bytes))?
@@ -87,24 +70,6 @@ pub fn encode(coding: &dyn Coding, body: Body, sizes: &Sizes) -> Body {
             Body::Stream(Box::new(Stream::new(coder, body, sizes.clone())))
         }
     }
-}
-
-/// The same by other threads, but for what is kept.
-fn encode_aside(coding: &dyn Coding, body: Body, sizes: &Sizes) -> Body {
-    let file = match &body {
-        Body::File(slice) => Some(slice.clone()),
-        _ => None,
-    };
-    if let Some(slice) = &file
-        && let Some(kept) = slice.encoded(coding.form(), |_| None)
-    {
-        sizes.set((slice.len(), kept.len() as u64));
-        return Body::Bytes(kept);
-    }
-    let coder = Aside::new(coding.coder(body.length()));
-    let mut stream = Stream::new(coder, body, sizes.clone());
-    stream.keep = file.map(|slice| (slice, coding.form()));
-    Body::Stream(Box::new(stream))
 }
 
 /// All that comes of some bytes.
@@ -191,107 +156,15 @@ pub trait Coder {
     fn run(&mut self, input: &[u8], finish: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault>;
 }
 
-impl Coder for Box<dyn Coder + Send> {
+impl Coder for Box<dyn Coder> {
     fn run(&mut self, input: &[u8], finish: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault> {
         (**self).run(input, finish, out)
-    }
-}
-
-/// The threads that slow coders work in: as many as there are processors.
-fn pool() -> &'static Arc<Pool> {
-    static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
-    POOL.get_or_init(|| {
-        const NAME: &str = "coding";
-        let threads = thread::available_parallelism().map_or(1, |n| n.get());
-        // A response has one step in it at a time: connections are the bound.
-        threads::configure(NAME, threads, usize::MAX);
-        threads::pool(NAME)
-    })
-}
-
-/// Does the steps of a stream.
-pub trait Work {
-    /// Works on the input as [`Coder::run`] does; asked again for the same until it is ready.
-    fn poll_run(
-        &mut self,
-        cx: &mut Context<'_>,
-        input: Bytes,
-        finish: Finish,
-        out: &mut Vec<u8>,
-    ) -> Poll<Result<Progress, Fault>>;
-}
-
-impl<C: Coder> Work for C {
-    fn poll_run(
-        &mut self,
-        _: &mut Context<'_>,
-        input: Bytes,
-        finish: Finish,
-        out: &mut Vec<u8>,
-    ) -> Poll<Result<Progress, Fault>> {
-        let before = out.len();
-        let progress = self.run(&input, finish, out).inspect_err(|_| out.truncate(before))?;
-        task::worked(progress.used);
-        Poll::Ready(Ok(progress))
-    }
-}
-
-/// A slow coder, which other threads work with.
-struct Aside {
-    /// `None` while one does.
-    coder: Option<Box<dyn Coder + Send>>,
-    task: Option<Task<Option<Step>>>,
-    /// Lives as long as anybody wants the result: what waits for a client that left is not worked on.
-    wanted: Arc<()>,
-}
-
-/// What comes back from a thread.
-struct Step {
-    coder: Box<dyn Coder + Send>,
-    result: Result<Progress, Fault>,
-    out: Vec<u8>,
-}
-
-impl Aside {
-    fn new(coder: Box<dyn Coder + Send>) -> Aside {
-        Aside { coder: Some(coder), task: None, wanted: Arc::default() }
-    }
-}
-
-impl Work for Aside {
-    fn poll_run(
-        &mut self,
-        cx: &mut Context<'_>,
-        input: Bytes,
-        finish: Finish,
-        out: &mut Vec<u8>,
-    ) -> Poll<Result<Progress, Fault>> {
-        if let Some(mut coder) = self.coder.take() {
-            let wanted = Arc::downgrade(&self.wanted);
-            self.task = Some(pool().run_or_here(move || {
-                wanted.upgrade()?;
-                let mut out = Vec::new();
-                let result = coder.run(&input, finish, &mut out);
-                Some(Step { coder, result, out })
-            }));
-        }
-        // Without a task, or an answer of it, the coder is lost: a panic.
-        let task = self.task.as_mut().ok_or(Fault::Filter)?;
-        let step = ready!(Pin::new(task).poll(cx)).flatten();
-        self.task = None;
-        let mut step = step.ok_or(Fault::Filter)?;
-        self.coder = Some(step.coder);
-        let progress = step.result?;
-        out.append(&mut step.out);
-        Poll::Ready(Ok(progress))
     }
 }
 
 /// Runs a body through a coder as it comes.
 pub struct Stream<C> {
     coder: C,
-    /// What the result is kept for, if it comes in one piece.
-    keep: Option<(FileSlice, Form)>,
     body: Reader,
     /// What was read and is not worked on yet.
     input: Bytes,
@@ -319,12 +192,11 @@ enum Next {
     Done,
 }
 
-impl<C: Work> Stream<C> {
+impl<C: Coder> Stream<C> {
     /// Runs this body through that coder; `sizes` is told at the end.
     pub fn new(coder: C, body: Body, sizes: Sizes) -> Stream<C> {
         Stream {
             coder,
-            keep: None,
             body: Reader::new(body, STEP),
             input: Bytes::new(),
             out: Vec::new(),
@@ -351,7 +223,7 @@ impl<C: Work> Stream<C> {
     }
 
     /// Works on what is at hand, as far as a step goes.
-    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+    fn step(&mut self) -> Result<(), Fault> {
         let take = self.input.len().min(STEP);
         let finish = match self.next {
             Next::Flush => Finish::Flush,
@@ -359,9 +231,9 @@ impl<C: Work> Stream<C> {
             _ => Finish::No,
         };
         let before = self.out.len();
-        let input = self.input.slice(..take);
-        let run = ready!(self.coder.poll_run(cx, input, finish, &mut self.out));
-        let Progress { used, done } = run?;
+        let run = self.coder.run(&self.input[..take], finish, &mut self.out);
+        let Progress { used, done } = run.inspect_err(|_| self.out.truncate(before))?;
+        task::worked(used);
         let made = self.out.len() - before;
         self.input.advance(used);
         if self.input.is_empty() {
@@ -380,23 +252,15 @@ impl<C: Work> Stream<C> {
             }
             next => next,
         };
-        Poll::Ready(Ok(()))
+        Ok(())
     }
 
     fn hand_out(&mut self) -> Poll<Option<Result<Chunk, Fault>>> {
-        let out = Bytes::from(mem::take(&mut self.out));
-        if self.next == Next::Done
-            && self.fault.is_none()
-            && self.total.1 == out.len() as u64
-            && let Some((slice, form)) = self.keep.take()
-        {
-            slice.encoded(form, |_| Some(out.clone()));
-        }
-        Poll::Ready(Some(Ok(Chunk::Bytes(out))))
+        Poll::Ready(Some(Ok(Chunk::Bytes(mem::take(&mut self.out).into()))))
     }
 }
 
-impl<C: Work> Source for Stream<C> {
+impl<C: Coder> Source for Stream<C> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
         loop {
             let rests = self.spent >= STEP;
@@ -415,14 +279,15 @@ impl<C: Work> Source for Stream<C> {
                     self.next = Next::More;
                     return Poll::Ready(Some(Ok(Chunk::Flush)));
                 }
-                Next::More if self.input.is_empty() && !self.pending => self.poll_input(cx),
-                _ => self.poll_step(cx),
+                Next::More if self.input.is_empty() && !self.pending => match self.poll_input(cx) {
+                    Poll::Ready(read) => read,
+                    Poll::Pending if self.out.is_empty() => return Poll::Pending,
+                    Poll::Pending => return self.hand_out(),
+                },
+                _ => self.step(),
             };
-            match worked {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(fault)) => (self.next, self.fault) = (Next::Done, Some(fault)),
-                Poll::Pending if self.out.is_empty() => return Poll::Pending,
-                Poll::Pending => return self.hand_out(),
+            if let Err(fault) = worked {
+                (self.next, self.fault) = (Next::Done, Some(fault));
             }
         }
     }
@@ -430,11 +295,7 @@ impl<C: Work> Source for Stream<C> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        future::poll_fn,
-        sync::{Mutex, mpsc},
-        task::Waker,
-    };
+    use std::{sync::Arc, task::Waker};
 
     use super::*;
     use crate::upstream::buffers::{self, Room};
@@ -455,62 +316,6 @@ mod tests {
         fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Fault>>> {
             self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Chunk::Bytes(bytes)))))
         }
-    }
-
-    /// Says in which thread it works.
-    struct Where(mpsc::Sender<thread::ThreadId>);
-
-    impl Coder for Where {
-        fn run(&mut self, input: &[u8], _: Finish, out: &mut Vec<u8>) -> Result<Progress, Fault> {
-            self.0.send(thread::current().id()).unwrap();
-            out.extend_from_slice(input);
-            Ok(Progress { used: input.len(), done: true })
-        }
-    }
-
-    #[test]
-    fn a_slow_coder_works_in_other_threads() {
-        let (told, seen) = mpsc::channel();
-        let text = Bytes::from("hello, ".repeat(30_000));
-        let coder = Aside::new(Box::new(Where(told)));
-        let mut stream = Stream::new(coder, Body::Bytes(text.clone()), Sizes::default());
-        let mut out = Vec::new();
-        task::block_on(async {
-            while let Some(chunk) = poll_fn(|cx| stream.poll_next(cx)).await {
-                let Ok(Chunk::Bytes(bytes)) = chunk else { panic!("bytes must come") };
-                out.extend_from_slice(&bytes);
-            }
-        });
-        assert!(out == text);
-        drop(stream);
-        let threads: Vec<_> = seen.into_iter().collect();
-        assert!(threads.len() > 3 && !threads.contains(&thread::current().id()));
-    }
-
-    #[test]
-    fn what_waits_for_a_client_that_left_is_not_worked_on() {
-        let (release, released) = mpsc::channel::<()>();
-        let released = Arc::new(Mutex::new(released));
-        // Whichever thread is free takes the next one: all of them wait here.
-        let threads = thread::available_parallelism().map_or(1, |n| n.get());
-        let hold = |_| {
-            let released = released.clone();
-            let wait = move || _ = released.lock().unwrap().recv();
-            pool().run(wait).unwrap()
-        };
-        let held: Vec<_> = (0..threads).map(hold).collect();
-        let (told, seen) = mpsc::channel();
-        let coder = Aside::new(Box::new(Where(told)));
-        let mut stream = Stream::new(coder, Body::Bytes("hello".into()), Sizes::default());
-        assert!(stream.poll_next(&mut Context::from_waker(Waker::noop())).is_pending());
-        drop(stream);
-        drop(release);
-        task::block_on(async {
-            for task in held {
-                task.await.unwrap();
-            }
-        });
-        assert!(seen.recv().is_err(), "the coder is gone, and has said nothing");
     }
 
     #[test]

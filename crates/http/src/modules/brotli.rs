@@ -96,11 +96,7 @@ impl Coding for Br {
         quality(r, NAME)
     }
 
-    fn is_slow(&self) -> bool {
-        self.level >= 5
-    }
-
-    fn coder(&self, length: Option<u64>) -> Box<dyn Coder + Send> {
+    fn coder(&self, length: Option<u64>) -> Box<dyn Coder> {
         // A window larger than the body finds nothing more, and costs its memory.
         let needed = length.map_or(24, |length| u64::BITS - length.leading_zeros());
         // For the least windows, though, the compressor takes its largest tables (of 32 MB) from level 5 on.

@@ -77,11 +77,7 @@ impl Coding for Zst {
         quality(r, NAME)
     }
 
-    fn is_slow(&self) -> bool {
-        self.level > 5
-    }
-
-    fn coder(&self, length: Option<u64>) -> Box<dyn Coder + Send> {
+    fn coder(&self, length: Option<u64>) -> Box<dyn Coder> {
         Box::new(Encoder(self.writer(length).ok()))
     }
 }

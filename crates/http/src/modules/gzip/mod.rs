@@ -227,7 +227,7 @@ impl Coding for GzipCoding {
         self.accept.quality(r)
     }
 
-    fn coder(&self, _length: Option<u64>) -> Box<dyn Coder + Send> {
+    fn coder(&self, _length: Option<u64>) -> Box<dyn Coder> {
         Box::new(encode::Encoder::new(self.settings))
     }
 }
