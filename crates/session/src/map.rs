@@ -256,8 +256,10 @@ impl Map {
 
     fn matching<S: Scope>(&self, scope: &S, text: &[u8]) -> Option<&Value> {
         // nginx does not ask regular expressions about the empty string.
-        let mut patterns = self.patterns.iter().filter(|_| !text.is_empty());
-        let found = patterns.find(|pattern| pattern.regex.run(scope, text, &pattern.named));
+        let patterns = self.patterns.iter().filter(|_| !text.is_empty());
+        // One that cannot read the text ends the search: the value is the default (`ngx_http_regex_exec`).
+        let mut readable = patterns.take_while(|pattern| pattern.regex.reads(text));
+        let found = readable.find(|pattern| pattern.regex.run(scope, text, &pattern.named));
         found.map(|pattern| &pattern.value)
     }
 }
