@@ -317,6 +317,13 @@ pub struct ClientOcsp {
     pub resolving: Resolving,
 }
 
+/// How many certificates of a client are asked about at the most; chains that are verified are shorter.
+const MAX_PATH: usize = 100;
+
+fn failed(why: String) -> Refused {
+    ("certificate status request failed", Some(why))
+}
+
 /// What a client's certificate is refused for (`ngx_ssl_ocsp_get_status`), and a line for the log
 /// where that is nobody's word but a failure.
 pub type Refused = (&'static str, Option<String>);
@@ -324,25 +331,31 @@ pub type Refused = (&'static str, Option<String>);
 impl ClientOcsp {
     /// Asks about the certificates of a client that were found to be good otherwise.
     pub async fn validate(&self, chain: &[CertificateDer<'static>]) -> Result<(), Refused> {
-        let checked = if self.leaf { 1 } else { chain.len() };
-        for der in &chain[..checked.min(chain.len())] {
-            if self.trusted.contains(der) {
-                break;
+        // From issuer to issuer up to a root, in whatever order they were sent, and whether the one or other
+        // of them is trusted itself.
+        let Some(mut der) = chain.first() else { return Ok(()) };
+        for _ in 0..MAX_PATH {
+            let parsed = Certificate::parse(der);
+            if parsed.is_some_and(|one| one.subject() == one.issuer()) {
+                return Ok(());
             }
-            self.validate_one(der, chain).await?;
+            let issuer = issuer(der, self.trusted.iter())
+                .or_else(|| issuer(der, chain.iter()))
+                .ok_or_else(|| failed("issuer certificate not found".to_owned()))?;
+            self.validate_one(der, issuer).await?;
+            if self.leaf {
+                return Ok(());
+            }
+            der = issuer;
         }
-        Ok(())
+        Err(failed("too many certificates".to_owned()))
     }
 
     async fn validate_one(
         &self,
         der: &CertificateDer<'static>,
-        chain: &[CertificateDer<'static>],
+        issuer: &CertificateDer<'static>,
     ) -> Result<(), Refused> {
-        let failed = |why: String| ("certificate status request failed", Some(why));
-        let issuer = issuer(der, self.trusted.iter())
-            .or_else(|| issuer(der, chain.iter()))
-            .ok_or_else(|| failed("issuer certificate not found".to_owned()))?;
         let request = ocsp_request(der, issuer)
             .ok_or_else(|| failed("OCSP request cannot be made".to_owned()))?;
         let known = self.cache.as_ref().and_then(|cache| cache.memory().find(&request, now_s()));
