@@ -35,9 +35,9 @@ use crate::timer::Timer;
 
 /// More than that is not worth the copy.
 const MOST_BYTES: usize = 2 << 10;
-/// Of a file more than that may not fit, even where nothing else is on its way: the kernel takes the first 64 kB
-/// of what it can put into one packet whatever the size of the socket's buffer.
-const MOST_OF_FILE: usize = 48 << 10;
+/// A file is taken only where the socket has so many times its size of room: packets weigh up to three times
+/// what is in them.
+const ROOM_FOR_FILE: usize = 4;
 /// So many sockets are kept waiting at the most.
 const MOST_SOCKETS: usize = 32;
 /// So many may have a rest on its way: as each has filled the room that the kernel has for it before, they
@@ -133,7 +133,7 @@ impl HandedOver {
         file: &Rc<dyn AsFd>,
         count: usize,
     ) -> bool {
-        if count > MOST_OF_FILE || !others_are_ready(watch) {
+        if !others_are_ready(watch) || room(fd) / ROOM_FOR_FILE < count {
             return false;
         }
         let is_full = OUTPUT.with_borrow_mut(|output| {
@@ -268,6 +268,29 @@ fn others_are_ready(watch: &Watch) -> bool {
         && LOCAL.with(|local| {
             local.tasks.borrow().has_waiting() && local.sources.borrow().takes_output(watch.0)
         })
+}
+
+/// How much more the kernel takes for a socket at the moment (`SO_MEMINFO`).
+fn room(fd: BorrowedFd<'_>) -> usize {
+    let mut info = [0_u32; 16];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes no more than `len` bytes.
+    #[allow(unsafe_code)]
+    let asked = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &mut len,
+        )
+    };
+    if asked != 0 {
+        return 0;
+    }
+    let at = |place: libc::c_int| info[place as usize] as usize;
+    let used = at(libc::SK_MEMINFO_WMEM_ALLOC).max(at(libc::SK_MEMINFO_WMEM_QUEUED));
+    at(libc::SK_MEMINFO_SNDBUF).saturating_sub(used)
 }
 
 /// Sends all that waits.

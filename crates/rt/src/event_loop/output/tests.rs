@@ -10,6 +10,7 @@ use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::net::UnixStream,
+    pin::pin,
 };
 
 /// A socket that the event loop knows, and another way to it.
@@ -37,11 +38,15 @@ async fn hand_over(socket: &mut Socket, text: &[u8]) -> io::Result<usize> {
     poll_fn(|cx| socket.poll_hand_over(cx, &[IoSlice::new(text)])).await
 }
 
-async fn hand_over_file(socket: &mut Socket, text: &[u8]) -> io::Result<usize> {
+fn file(text: &[u8]) -> Rc<dyn AsFd> {
     let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let mut file = File::from(file);
     file.write_all(text).unwrap();
-    let file: Rc<dyn AsFd> = Rc::new(file);
+    Rc::new(file)
+}
+
+async fn hand_over_file(socket: &mut Socket, text: &[u8]) -> io::Result<usize> {
+    let file = file(text);
     poll_fn(|cx| socket.poll_hand_over_file(cx, &file, text.len())).await
 }
 
@@ -213,30 +218,49 @@ fn what_does_not_fit_follows_even_when_the_socket_is_closed() {
 }
 
 #[test]
-fn a_file_that_does_not_fit_follows_to_its_end() {
+fn a_file_is_taken_only_where_it_fits_for_sure() {
     block_on(async {
         let (mut socket, mut other, mut theirs) = watched().await;
-        let mut expected = Vec::new();
-        while let Ok(n) = other.write(&[b'.'; 4096]) {
-            expected.resize(expected.len() + n, b'.');
+        let sent = other.write(&[b'.'; 4096]).unwrap();
+        let left = room(other.as_fd());
+        assert!(left > 0);
+        for (len, at_once) in [(left / ROOM_FOR_FILE + 1, true), (1000, false)] {
+            let mut looking = theirs.try_clone().unwrap();
+            let text = vec![b'f'; len];
+            let talk = async {
+                assert_eq!(hand_over_file(&mut socket, &text).await.unwrap(), len);
+            };
+            let seen = before(talk, move || arrived(&mut looking).len()).await;
+            assert_eq!(seen > sent.min(len), at_once, "{len}: {seen}");
+            arrived(&mut theirs);
         }
-        let text: Vec<u8> = (0..40_000_u32).map(|n| (n % 251) as u8).collect();
+        fill(other);
+        let text = [b'f'; 1000];
         let talk = async {
-            assert_eq!(hand_over_file(&mut socket, &text).await.unwrap(), text.len());
+            let mut waits = pin!(hand_over_file(&mut socket, &text));
+            assert!(poll_fn(|cx| Poll::Ready(waits.as_mut().poll(cx).is_pending())).await);
         };
         before(talk, || ()).await;
-        assert!(!socket.is_at_rest() && OUTPUT.with_borrow(|output| output.late) == 1);
-        drop(socket);
-        expected.extend_from_slice(&text);
-        let (mut all, mut piece) = (Vec::new(), [0; 3000]);
-        while all.len() < expected.len() {
-            if let Ok(n @ 1..) = theirs.read(&mut piece) {
-                all.extend_from_slice(&piece[..n]);
-            }
-            yield_now().await;
-        }
-        assert!(all == expected);
+        assert_eq!(OUTPUT.with_borrow(|output| output.late), 0);
     });
+}
+
+#[test]
+fn the_rest_of_a_file_follows_from_where_it_was() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let text: Vec<u8> = (0..600_000_u32).map(|n| (n % 251) as u8).collect();
+    let mut rest = Rest::File { file: file(&text), sent: 1000, len: text.len() };
+    let mut all = Vec::new();
+    for _ in 0..1000 {
+        if rest.write(ours.as_fd()).unwrap() {
+            break;
+        }
+        let _ = theirs.read_to_end(&mut all);
+    }
+    let _ = theirs.read_to_end(&mut all);
+    assert!(all == text[1000..]);
 }
 
 #[test]
