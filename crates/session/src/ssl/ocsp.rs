@@ -320,6 +320,10 @@ pub struct ClientOcsp {
 /// How many certificates of a client are asked about at the most; chains that are verified are shorter.
 const MAX_PATH: usize = 100;
 
+fn is_self_issued(der: &CertificateDer<'_>) -> bool {
+    Certificate::parse(der).is_some_and(|parsed| parsed.subject() == parsed.issuer())
+}
+
 fn failed(why: String) -> Refused {
     ("certificate status request failed", Some(why))
 }
@@ -331,24 +335,30 @@ pub type Refused = (&'static str, Option<String>);
 impl ClientOcsp {
     /// Asks about the certificates of a client that were found to be good otherwise.
     pub async fn validate(&self, chain: &[CertificateDer<'static>]) -> Result<(), Refused> {
-        // From issuer to issuer up to a root, in whatever order they were sent, and whether the one or other
-        // of them is trusted itself.
-        let Some(mut der) = chain.first() else { return Ok(()) };
-        for _ in 0..MAX_PATH {
-            let parsed = Certificate::parse(der);
-            if parsed.is_some_and(|one| one.subject() == one.issuer()) {
-                return Ok(());
-            }
-            let issuer = issuer(der, self.trusted.iter())
-                .or_else(|| issuer(der, chain.iter()))
-                .ok_or_else(|| failed("issuer certificate not found".to_owned()))?;
+        for (der, issuer) in self.path(chain) {
+            let issuer = issuer.ok_or_else(|| failed("issuer certificate not found".to_owned()))?;
             self.validate_one(der, issuer).await?;
-            if self.leaf {
-                return Ok(());
-            }
-            der = issuer;
         }
-        Err(failed("too many certificates".to_owned()))
+        Ok(())
+    }
+
+    /// The certificates that are asked about, each with its issuer: from the client's own up to a root, in
+    /// whatever order they were sent, and whether the one or other of them is trusted itself.
+    fn path<'a>(
+        &'a self,
+        chain: &'a [CertificateDer<'static>],
+    ) -> Vec<(&'a CertificateDer<'static>, Option<&'a CertificateDer<'static>>)> {
+        let (mut path, mut next) = (Vec::new(), chain.first());
+        while let Some(der) = next {
+            if is_self_issued(der) {
+                break;
+            }
+            let issuer = issuer(der, self.trusted.iter()).or_else(|| issuer(der, chain.iter()));
+            path.push((der, issuer));
+            // A circle is no chain that was verified.
+            next = issuer.filter(|_| !self.leaf && path.len() < MAX_PATH);
+        }
+        path
     }
 
     async fn validate_one(
@@ -453,7 +463,7 @@ pub fn cache(arg: &Arg, zones: &mut Zones) -> Result<Option<AnswersUse>, Error> 
 #[cfg(test)]
 mod tests {
     use forebay_testkit::certs::{Authority, Leaf};
-    use forebay_tls::{Chain, PrivateKey};
+    use forebay_tls::{Chain, PrivateKey, certificates_from_pem};
 
     use super::*;
 
@@ -473,6 +483,43 @@ mod tests {
         // The task that would have asked was dropped before it ran: its thread ended.
         drop(refresh.map(Refresh::run));
         assert!(stapler.due().is_some());
+    }
+
+    #[test]
+    fn all_below_the_root_are_asked_about_whatever_was_sent() {
+        let root = Authority::root("root");
+        let between = root.intermediate("between");
+        let [root, leaf, between] =
+            [root.pem(), &between.issue(Leaf::default()).certificate, between.pem()]
+                .map(|pem| certificates_from_pem(pem.as_bytes()).unwrap().remove(0));
+        let asked = |leaf_only,
+                     sent: &[&CertificateDer<'static>],
+                     trusted: &[&CertificateDer<'static>]| {
+            let owned = |list: &[&CertificateDer<'static>]| -> Vec<_> {
+                list.iter().map(|der| (*der).clone()).collect()
+            };
+            let resolving = (Resolver::of(Default::default()), 1);
+            let (leaf, trusted) = (leaf_only, owned(trusted));
+            let ocsp = ClientOcsp { leaf, responder: None, trusted, cache: None, resolving };
+            let sent = owned(sent);
+            let path = ocsp.path(&sent);
+            path.into_iter().map(|(der, issuer)| (der.clone(), issuer.cloned())).collect::<Vec<_>>()
+        };
+        let whole = [(leaf.clone(), Some(between.clone())), (between.clone(), Some(root.clone()))];
+        assert_eq!(asked(false, &[&leaf, &between], &[&root]), whole);
+        assert_eq!(
+            asked(false, &[&leaf, &root, &between], &[&root]),
+            whole,
+            "a root does not end it"
+        );
+        assert_eq!(
+            asked(false, &[&leaf], &[&between, &root]),
+            whole,
+            "nor does trust in who is below one"
+        );
+        assert_eq!(asked(true, &[&leaf, &between], &[&root]), whole[..1]);
+        assert_eq!(asked(false, &[&root], &[&root]), []);
+        assert_eq!(asked(false, &[&leaf], &[&root]), [(leaf.clone(), None)]);
     }
 
     #[test]
