@@ -206,8 +206,10 @@ fn who_asks_ahead_and_reads_late_gets_every_byte() {
     }
     let mut ahead = files.iter().flat_map(|(name, _)| request(name)).collect::<Vec<u8>>().repeat(8);
     ahead.extend_from_slice(b"GET /small HTTP/1.0\r\n\r\n");
-    let mut clients: Vec<_> = (0..60).map(|_| (begin(server.addr(), &ahead), Vec::new())).collect();
+    // There may be connections before there is a worker.
+    ask_new(server.addr(), "/text");
     let worker = Pid::from_raw(server.worker_pids()[0]);
+    let mut clients: Vec<_> = (0..60).map(|_| (begin(server.addr(), &ahead), Vec::new())).collect();
     let mut piece = [0; 3000];
     let started = Instant::now();
     let mut open: Vec<&mut (TcpStream, Vec<u8>)> = clients.iter_mut().collect();
