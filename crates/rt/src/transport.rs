@@ -196,6 +196,7 @@ impl Socket {
         whole: usize,
         f: impl Fn(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
+        self.handed_over.wrote_itself();
         loop {
             if self.watch.is_some() {
                 ready!(self.handed_over.poll_left(&self.watch, cx))?;

@@ -35,8 +35,8 @@ use crate::timer::Timer;
 
 /// More than that is not worth the copy.
 const MOST_BYTES: usize = 2 << 10;
-/// A file is taken only where the socket has so many times its size of room: packets weigh up to three times
-/// what is in them.
+/// A file is taken only where the socket has so many times its size of room, whatever else is on its way: packets
+/// weigh up to three times what is in them.
 const ROOM_FOR_FILE: usize = 4;
 /// So many sockets are kept waiting at the most.
 const MOST_SOCKETS: usize = 32;
@@ -46,9 +46,14 @@ const MOST_LATE: usize = 256;
 /// How long the rest of what did not fit may stand still; nobody else waits for it.
 const LATE_MS: u64 = 60_000;
 
-/// What a socket has handed over last: in which turn; 0: nothing.
+/// What a socket has handed over.
 #[derive(Debug, Default)]
-pub(crate) struct HandedOver(u32);
+pub(crate) struct HandedOver {
+    /// In which turn it did last; 0: all is known to have left.
+    turn: u32,
+    /// So many bytes of files are sure to fit, as far as was asked; the kernel is not asked for each.
+    sure: u32,
+}
 
 struct Waiting {
     source: Key,
@@ -103,11 +108,12 @@ impl HandedOver {
         slices: &[IoSlice<'_>],
     ) -> Option<usize> {
         let whole = slices.iter().map(|slice| slice.len()).sum();
+        self.wrote_itself();
         if whole > MOST_BYTES || !others_are_ready(watch) {
             return None;
         }
         let is_full = OUTPUT.with_borrow_mut(|output| {
-            if self.0 != output.turn {
+            if self.turn != output.turn {
                 self.begin(output, watch.0, fd, Piece::Bytes(whole))?;
             } else {
                 // Answers to requests that came together.
@@ -133,15 +139,23 @@ impl HandedOver {
         file: &Rc<dyn AsFd>,
         count: usize,
     ) -> bool {
-        if !others_are_ready(watch) || room(fd) / ROOM_FOR_FILE < count {
+        let Ok(needed) = u32::try_from(count) else { return false };
+        if !others_are_ready(watch) {
+            return false;
+        }
+        if self.sure < needed {
+            self.sure = u32::try_from(room(fd) / ROOM_FOR_FILE).unwrap_or(u32::MAX);
+        }
+        if self.sure < needed {
             return false;
         }
         let is_full = OUTPUT.with_borrow_mut(|output| {
             // What waits already may take the room.
-            if self.0 == output.turn {
+            if self.turn == output.turn {
                 return None;
             }
             self.begin(output, watch.0, fd, Piece::File(file.clone(), count))?;
+            self.sure -= needed;
             Some(output.is_full())
         });
         if is_full == Some(true) {
@@ -162,18 +176,24 @@ impl HandedOver {
             return None;
         }
         output.waiting.push(Waiting { source, fd: fd.as_raw_fd(), piece });
-        self.0 = output.turn;
+        self.turn = output.turn;
         Some(())
+    }
+
+    /// Other bytes go out: how much room there is has to be asked for anew.
+    pub fn wrote_itself(&mut self) {
+        self.sure = 0;
     }
 
     /// Whether something was handed over of which nobody knows yet that it has left.
     pub fn is_some(&self) -> bool {
-        self.0 != 0
+        self.turn != 0
     }
 
     /// Sends what waits.
     fn send(&self) {
-        if self.is_some() && OUTPUT.try_with(|output| output.borrow().turn == self.0) == Ok(true) {
+        if self.is_some() && OUTPUT.try_with(|output| output.borrow().turn == self.turn) == Ok(true)
+        {
             flush();
         }
     }
@@ -186,7 +206,7 @@ impl HandedOver {
         self.send();
         OUTPUT.with_borrow_mut(|output| {
             if output.is_untroubled(watch.0) {
-                self.0 = 0;
+                self.turn = 0;
             }
             output.take_broken(watch.0).map_or(Ok(()), |errno| Err(errno.into()))
         })
