@@ -49,10 +49,11 @@ const LATE_MS: u64 = 60_000;
 /// What a socket has handed over.
 #[derive(Debug, Default)]
 pub(crate) struct HandedOver {
-    /// In which turn it did last; 0: all is known to have left.
-    turn: u32,
-    /// So many bytes of files are sure to fit, as far as was asked; the kernel is not asked for each.
-    sure: u32,
+    /// In which turn it did last; 0: all is known to have left. They begin anew after 65,535: taken for one that
+    /// waits, a socket sends what there is.
+    turn: u16,
+    /// So many kilobytes of files are sure to fit, as far as was asked; the kernel is not asked for each.
+    sure_kb: u16,
 }
 
 struct Waiting {
@@ -77,7 +78,7 @@ enum Trouble {
 }
 
 struct Output {
-    turn: u32,
+    turn: u16,
     waiting: Vec<Waiting>,
     bytes: Vec<u8>,
     /// By the bits of the [`Key`].
@@ -139,14 +140,14 @@ impl HandedOver {
         file: &Rc<dyn AsFd>,
         count: usize,
     ) -> bool {
-        let Ok(needed) = u32::try_from(count) else { return false };
+        let Ok(needed) = u16::try_from(count.div_ceil(1024)) else { return false };
         if !others_are_ready(watch) {
             return false;
         }
-        if self.sure < needed {
-            self.sure = u32::try_from(room(fd) / ROOM_FOR_FILE).unwrap_or(u32::MAX);
+        if self.sure_kb < needed {
+            self.sure_kb = u16::try_from(room(fd) / ROOM_FOR_FILE / 1024).unwrap_or(u16::MAX);
         }
-        if self.sure < needed {
+        if self.sure_kb < needed {
             return false;
         }
         let is_full = OUTPUT.with_borrow_mut(|output| {
@@ -155,7 +156,7 @@ impl HandedOver {
                 return None;
             }
             self.begin(output, watch.0, fd, Piece::File(file.clone(), count))?;
-            self.sure -= needed;
+            self.sure_kb -= needed;
             Some(output.is_full())
         });
         if is_full == Some(true) {
@@ -182,7 +183,7 @@ impl HandedOver {
 
     /// Other bytes go out: how much room there is has to be asked for anew.
     pub fn wrote_itself(&mut self) {
-        self.sure = 0;
+        self.sure_kb = 0;
     }
 
     /// Whether something was handed over of which nobody knows yet that it has left.
