@@ -196,7 +196,7 @@ impl Socket {
         whole: usize,
         f: impl Fn(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
-        self.handed_over.wrote_itself();
+        self.handed_over.forget_room();
         loop {
             if self.watch.is_some() {
                 ready!(self.handed_over.poll_left(&self.watch, cx))?;

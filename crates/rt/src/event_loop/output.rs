@@ -109,7 +109,7 @@ impl HandedOver {
         slices: &[IoSlice<'_>],
     ) -> Option<usize> {
         let whole = slices.iter().map(|slice| slice.len()).sum();
-        self.wrote_itself();
+        self.forget_room();
         if whole > MOST_BYTES || !others_are_ready(watch) {
             return None;
         }
@@ -182,7 +182,7 @@ impl HandedOver {
     }
 
     /// Other bytes go out: how much room there is has to be asked for anew.
-    pub fn wrote_itself(&mut self) {
+    pub fn forget_room(&mut self) {
         self.sure_kb = 0;
     }
 
