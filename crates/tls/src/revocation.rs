@@ -28,6 +28,11 @@ pub(crate) struct PlainList {
 }
 
 impl PlainList {
+    /// Whether the issuer of that certificate is named as the list's.
+    pub fn is_by_issuer_of(&self, certificate: &Certificate<'_>) -> bool {
+        self.issuer == certificate.parsed().issuer().as_raw()
+    }
+
     /// `None`: it is not one.
     pub(crate) fn parse(der: &[u8]) -> Option<PlainList> {
         let (rest, list) = CertificateRevocationList::from_der(der).ok()?;
@@ -86,7 +91,7 @@ pub(crate) fn judge<'a>(
     known: &WebPkiSupportedAlgorithms,
 ) -> Option<Result<(), Error>> {
     let parsed = certificate.parsed();
-    let of_issuer = lists.into_iter().filter(|list| list.issuer == parsed.issuer().as_raw());
+    let of_issuer = lists.into_iter().filter(|list| list.is_by_issuer_of(certificate));
     let said: Vec<_> =
         of_issuer.map(|list| list.judge(parsed.raw_serial(), issuer, now, known)).collect();
     // A list that is good does for one that is over, but for what that revokes.

@@ -110,22 +110,20 @@ impl Purpose {
     /// (`check_purpose_ssl_client`, `check_purpose_ssl_server`): webpki reads the extended usage only,
     /// and that not of a certificate that is trusted itself. What cannot be read suits nothing.
     fn suits(self, certificate: &Certificate<'_>) -> bool {
-        let Ok(key) = certificate.parsed().key_usage() else { return false };
+        let parsed = certificate.parsed();
+        let (Ok(key), Ok(extended)) = (parsed.key_usage(), parsed.extended_key_usage()) else {
+            return false;
+        };
         let key = key.is_none_or(|extension| {
             let key = extension.value;
             let agrees = key.digital_signature() || key.key_agreement();
             agrees || matches!(self, Purpose::Server) && key.key_encipherment()
         });
-        key && self.suits_extended(certificate)
-    }
-
-    /// The part of it that holds for authorities, too.
-    fn suits_extended(self, certificate: &Certificate<'_>) -> bool {
-        let Ok(extended) = certificate.parsed().extended_key_usage() else { return false };
-        extended.is_none_or(|extension| match self {
+        let extended = extended.is_none_or(|extension| match self {
             Purpose::Client => extension.value.client_auth,
             Purpose::Server => extension.value.server_auth,
-        })
+        });
+        key && extended
     }
 }
 
@@ -337,6 +335,11 @@ impl Verifier {
         now: UnixTime,
     ) -> Verdict {
         let key = SubjectPublicKeyInfoDer::from(root.public_key());
+        let is_of_it = |list: &PlainList| list.is_by_issuer_of(root);
+        if !is_known && self.plain_lists.iter().chain(&self.read_lists).any(is_of_it) {
+            // Who bears the name of a list's issuer does not make us verify the list.
+            return Verdict::failed(18);
+        }
         match self.said_alone(root, &key, now) {
             Err(error) => Verdict::failed(code_of(&error)),
             Ok(()) if !is_known => Verdict::failed(18),

@@ -206,7 +206,7 @@ fn judge_shown(cases: &[Shown<'_>]) {
 
 #[test]
 fn roots_that_are_shown_are_held_against_lists() {
-    let (root, stranger) = (Made::new("root"), Made::new("stranger"));
+    let (root, namesake, stranger) = (Made::new("root"), Made::new("root"), Made::new("stranger"));
     let (of_root, of_stranger) = (root.list(&[]), stranger.list(&[]));
     let none = "FAILED:unable to get certificate CRL";
     judge_shown(&[
@@ -216,6 +216,7 @@ fn roots_that_are_shown_are_held_against_lists() {
         (&root, &root, &of_stranger, none),
         (&stranger, &root, "", "FAILED:self-signed certificate"),
         (&stranger, &root, &of_root, none),
+        (&namesake, &root, &of_root, "FAILED:self-signed certificate"),
     ]);
 }
 
