@@ -21,7 +21,7 @@ use forebay_rt::{
     memory, pool,
     task::{self, AbortHandle, can_spawn, spawn_local},
     timer,
-    transport::{Acceptor, Socket, Transport},
+    transport::{Acceptor, Socket, Transport, is_output_late},
 };
 use forebay_session::log::Severity;
 use forebay_wire::h2::PREFACE;
@@ -220,7 +220,7 @@ impl Thread {
             }
             let mut look = pin!(timer::sleep(LOOK_MS));
             loop {
-                if self.open.get() == 0 {
+                if self.open.get() == 0 && !is_output_late() {
                     return;
                 }
                 tokio::select! {

@@ -111,6 +111,13 @@ pub trait Transport: 'static {
     }
 }
 
+/// Whether sockets of this thread, closed ones among them, have something on its way for which there was no
+/// room when it was [handed over](Transport::poll_hand_over): lost, if the thread ends now. Who does not read
+/// it within a minute does not get it.
+pub fn is_output_late() -> bool {
+    event_loop::is_output_late()
+}
+
 /// A TCP or unix socket.
 ///
 /// It is made known to the event loop when it first has to wait. A request that has arrived with its

@@ -1,6 +1,10 @@
 //! Connections on a real thread and real sockets.
 
-use std::net::{SocketAddr, TcpListener};
+use std::{
+    io::{IoSlice, Read, Write},
+    net::{SocketAddr, TcpListener},
+    os::unix::net::UnixStream,
+};
 
 use forebay_rt::{task, worker};
 use forebay_testkit::raw::Client;
@@ -178,5 +182,43 @@ fn a_thread_that_quits_closes_who_is_idle() {
             assert!(commands.is_closed(), "{before_ms}");
             assert!({ client }.is_at_end().unwrap());
         }
+    });
+}
+
+/// Hands over what the other end, which is given back, has to make room for first.
+async fn leave_late_output() -> UnixStream {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut socket = Socket::new(ours.try_clone().unwrap().into());
+    let mut buf = Vec::with_capacity(1);
+    let is_new = poll_fn(|cx| Poll::Ready(socket.poll_read(cx, &mut buf).is_pending()));
+    assert!(is_new.await);
+    while ours.write(&[b'.'; 4096]).is_ok() {}
+    // Who is not alone hands over.
+    task::spawn_local(async {});
+    let handed_over = poll_fn(|cx| socket.poll_hand_over(cx, &[IoSlice::new(b"late")])).await;
+    assert_eq!(handed_over.unwrap(), 4);
+    theirs
+}
+
+#[test]
+fn a_thread_that_quits_waits_for_what_is_late() {
+    task::block_on(async {
+        let (client, commands) = start_still().await;
+        drop(client);
+        let mut late = leave_late_output().await;
+        assert!(commands.send(Command::Quit).is_ok());
+        turns().await;
+        assert!(!commands.is_closed() && is_output_late());
+        let mut all = vec![0; 1 << 20];
+        let len = late.read(&mut all).unwrap();
+        assert!(len > 0);
+        turns().await;
+        clock::advance(LOOK_MS);
+        turns().await;
+        assert!(commands.is_closed());
+        all.clear();
+        late.read_to_end(&mut all).unwrap();
+        assert!(all.ends_with(b"late"));
     });
 }

@@ -36,7 +36,7 @@ use rustix::{
     io::Errno,
 };
 
-pub(crate) use self::output::HandedOver;
+pub(crate) use self::output::{HandedOver, is_late as is_output_late};
 use self::{
     key::Key,
     remote::{Inbox, Remote},

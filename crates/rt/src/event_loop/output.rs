@@ -283,6 +283,11 @@ pub(super) fn forget(source: Key) {
     let _ = OUTPUT.try_with(|output| output.borrow_mut().forget(source));
 }
 
+/// Whether something that did not fit is still on its way.
+pub(crate) fn is_late() -> bool {
+    OUTPUT.with_borrow(|output| output.late > 0)
+}
+
 /// Whether a socket can be written to, and others have their turn anyway.
 fn others_are_ready(watch: &Watch) -> bool {
     watch.is_some()
