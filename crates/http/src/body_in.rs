@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use forebay_rt::threads::{Overflow, Pool, Task};
+use forebay_rt::threads::{Pool, Refused, Task};
 use forebay_session::log::{Severity, Shown};
 use forebay_wire::h1::BodyLength;
 
@@ -294,7 +294,7 @@ async fn write(r: &Request, file: &mut TempFile, piece: Bytes) -> Result<(), u16
 }
 
 /// What became of a task, if there was room for it.
-async fn wait<T>(task: Result<Task<std::io::Result<T>>, Overflow>) -> std::io::Result<T> {
+async fn wait<T>(task: Result<Task<std::io::Result<T>>, Refused>) -> std::io::Result<T> {
     done(task.map_err(std::io::Error::other)?.await)
 }
 

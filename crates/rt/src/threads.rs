@@ -9,6 +9,7 @@ use std::{
     collections::{HashMap, VecDeque},
     fmt,
     future::Future,
+    io,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -17,6 +18,8 @@ use std::{
 };
 
 use tokio::sync::oneshot;
+
+use crate::errno::Errno;
 
 /// The threads of a pool that nobody configured (nginx's `default` pool).
 pub const DEFAULT_THREADS: usize = 32;
@@ -40,22 +43,33 @@ pub struct Pool {
     work: Condvar,
 }
 
-/// Too many tasks wait already.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Overflow {
-    name: Box<str>,
-    waiting: usize,
+/// Why a pool does not take a task.
+#[derive(Debug)]
+pub enum Refused {
+    /// Too many wait already.
+    Overflow {
+        /// Of the pool.
+        name: Box<str>,
+        /// So many.
+        waiting: usize,
+    },
+    /// It has no thread, and cannot have one.
+    NoThread(io::Error),
 }
 
-/// nginx's text.
-impl fmt::Display for Overflow {
+/// nginx's texts.
+impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, waiting) = (&self.name, self.waiting);
-        write!(f, "thread pool \"{name}\" queue overflow: {waiting} tasks waiting")
+        match self {
+            Refused::Overflow { name, waiting } => {
+                write!(f, "thread pool \"{name}\" queue overflow: {waiting} tasks waiting")
+            }
+            Refused::NoThread(error) => write!(f, "pthread_create() failed ({})", Errno(error)),
+        }
     }
 }
 
-impl std::error::Error for Overflow {}
+impl std::error::Error for Refused {}
 
 /// The result of a task, when it is done. Dropping it does not stop the task.
 pub struct Task<T>(oneshot::Receiver<T>);
@@ -132,13 +146,13 @@ impl Pool {
     pub fn run<T: Send + 'static>(
         self: &Arc<Pool>,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<Task<T>, Overflow> {
+    ) -> Result<Task<T>, Refused> {
         let (job, task) = job(work);
-        self.push(job).map_err(|(overflow, _)| overflow)?;
+        self.push(job).map_err(|(refused, _)| refused)?;
         Ok(task)
     }
 
-    /// The same for what must be done in any case: here, if the pool is full.
+    /// The same for what must be done in any case: here, if the pool does not take it.
     pub fn run_or_here<T: Send + 'static>(
         self: &Arc<Pool>,
         work: impl FnOnce() -> T + Send + 'static,
@@ -150,26 +164,30 @@ impl Pool {
         task
     }
 
-    fn push(self: &Arc<Pool>, job: Job) -> Result<(), (Overflow, Job)> {
+    fn push(self: &Arc<Pool>, job: Job) -> Result<(), (Refused, Job)> {
         let mut state = self.lock();
         let waiting = state.queue.len();
         if waiting >= state.max_queue {
-            return Err((Overflow { name: self.name.clone(), waiting }, job));
+            return Err((Refused::Overflow { name: self.name.clone(), waiting }, job));
         }
-        state.queue.push_back(job);
         if state.idle > waiting {
             self.work.notify_one();
-        } else if state.started < state.threads && self.start() {
-            state.started += 1;
+        } else if state.started < state.threads {
+            match self.start() {
+                Ok(()) => state.started += 1,
+                Err(error) if state.started == 0 => return Err((Refused::NoThread(error), job)),
+                // It waits for those that there are.
+                Err(_) => {}
+            }
         }
+        state.queue.push_back(job);
         Ok(())
     }
 
-    /// Starts a thread; without one, the task waits for those that there are.
-    fn start(self: &Arc<Pool>) -> bool {
+    fn start(self: &Arc<Pool>) -> io::Result<()> {
         let pool = self.clone();
         let name = format!("pool {}", self.name);
-        thread::Builder::new().name(name).spawn(move || pool.serve()).is_ok()
+        thread::Builder::new().name(name).spawn(move || pool.serve()).map(drop)
     }
 
     fn serve(&self) {
@@ -196,8 +214,10 @@ impl Pool {
 mod tests {
     use std::sync::mpsc;
 
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
     use super::*;
-    use crate::task::block_on;
+    use crate::{task::block_on, testing::in_child};
 
     #[test]
     fn work_is_done_by_other_threads() {
@@ -227,6 +247,24 @@ mod tests {
         release.send(()).expect("the thread waits");
         assert_eq!(block_on(busy.expect("room")), Some(()));
         assert_eq!(block_on(waits), Some(7));
+    }
+
+    #[test]
+    fn a_pool_that_cannot_have_a_thread_takes_nothing() {
+        in_child("threads::tests::a_pool_that_cannot_have_a_thread_takes_nothing", || {
+            let pool = Arc::new(Pool::new("test", 2, 10));
+            let (soft, hard) = getrlimit(Resource::RLIMIT_AS).unwrap();
+            // No room for a stack.
+            setrlimit(Resource::RLIMIT_AS, 0, hard).unwrap();
+            let refused = pool.run(|| 1).err().map(|refused| refused.to_string());
+            let here = thread::current().id();
+            let done = block_on(pool.run_or_here(move || thread::current().id() == here));
+            setrlimit(Resource::RLIMIT_AS, soft, hard).unwrap();
+            let text = "pthread_create() failed (11: Resource temporarily unavailable)";
+            assert_eq!(refused.as_deref(), Some(text));
+            assert_eq!(done, Some(true));
+            assert_eq!(block_on(pool.run(|| 2).expect("a thread")), Some(2));
+        });
     }
 
     #[test]

@@ -412,8 +412,8 @@ pub async fn inline_or_pool<T: Send + 'static>(
     let Some(pool) = pool(r) else { return Ok(work()) };
     match pool.run(work) {
         Ok(task) => task.await.ok_or(Failed::POOL),
-        Err(overflow) => {
-            r.log_error(Severity::Error, format_args!("{overflow}"));
+        Err(refused) => {
+            r.log_error(Severity::Error, format_args!("{refused}"));
             Err(Failed::POOL)
         }
     }

@@ -160,8 +160,8 @@ impl Handler for Guard {
                     None => Flow::Deny(500),
                 }
             }),
-            Err(overflow) => {
-                r.log_error(Severity::Error, format_args!("{overflow}"));
+            Err(refused) => {
+                r.log_error(Severity::Error, format_args!("{refused}"));
                 Flow::Deny(503)
             }
         }
