@@ -7,7 +7,10 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{
+            AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
     task::{Context, Poll, Waker},
 };
@@ -43,10 +46,20 @@ const LOOK_MS: u64 = 1000;
 pub(crate) struct Queue {
     waiting: Mutex<VecDeque<Arc<Place>>>,
     len: AtomicUsize,
+    /// How many have come so far.
+    came: AtomicU64,
 }
 
-#[derive(Default)]
+/// When a request came to a queue. It keeps that, however often it looks for a server.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
+    /// How many came before.
+    number: u64,
+    since_ms: u64,
+}
+
 struct Place {
+    number: u64,
     state: Mutex<PlaceState>,
 }
 
@@ -61,27 +74,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Queue {
-    /// A place; `None`: there is none left. Who was called in vain gets the first.
+    /// A place; `None`: there is none left. Who was called or has looked in vain gets his own again.
     pub fn enter(
         self: &Arc<Self>,
         settings: QueueSettings,
-        queued_ms: &mut u64,
+        arrival: &mut Option<Arrival>,
         now_ms: u64,
     ) -> Option<Ticket> {
-        let place = Arc::new(Place::default());
         let mut waiting = lock(&self.waiting);
-        let again = *queued_ms != 0;
-        if !again && waiting.len() >= settings.length {
+        if arrival.is_none() && waiting.len() >= settings.length {
             return None;
         }
-        if again {
-            waiting.push_front(place.clone());
-        } else {
-            *queued_ms = now_ms;
-            waiting.push_back(place.clone());
-        }
+        let new = || Arrival { number: self.came.fetch_add(1, Relaxed), since_ms: now_ms };
+        let Arrival { number, since_ms } = *arrival.get_or_insert_with(new);
+        let place = Arc::new(Place { number, state: Mutex::default() });
+        let at = waiting.partition_point(|other| other.number < number);
+        waiting.insert(at, place.clone());
         self.len.store(waiting.len(), SeqCst);
-        let (queue, ends_ms) = (self.clone(), *queued_ms + settings.timeout_ms);
+        let (queue, ends_ms) = (self.clone(), since_ms + settings.timeout_ms);
         Some(Ticket { queue, place, ends_ms, timer: Timer::new(), armed: false, heard: false })
     }
 
@@ -260,6 +270,27 @@ mod tests {
         let mut one = queued(group.pick(&mut first, now_ms));
         drop(thief);
         assert!(is_called(&mut one) && !is_called(&mut two));
+    }
+
+    #[test]
+    fn who_looks_by_himself_keeps_his_place() {
+        let group = group(3, 60_000);
+        let now_ms = clock::now_ms();
+        let lease = served(group.pick(&mut begin(&group), now_ms));
+        let mut selections = [0, 1, 2].map(|_| begin(&group));
+        let [one, two, three] =
+            selections.each_mut().map(|selection| queued(group.pick(selection, now_ms)));
+        // As after a second.
+        drop((two, three));
+        let mut three = queued(group.pick(&mut selections[2], now_ms));
+        let mut two = queued(group.pick(&mut selections[1], now_ms));
+        let mut one = one;
+        for (called, ticket) in [&mut one, &mut two, &mut three].into_iter().enumerate() {
+            assert!(!is_called(ticket), "{called}");
+            group.live().shared.wake_one();
+            assert!(is_called(ticket), "{called}");
+        }
+        drop(lease);
     }
 
     #[test]

@@ -9,7 +9,11 @@ use std::{cell::RefCell, sync::Arc};
 
 use forebay_rt::clock;
 
-use super::{Peer, group::Peers, queue::Ticket};
+use super::{
+    Peer,
+    group::Peers,
+    queue::{Arrival, Ticket},
+};
 
 /// A request's choice of servers so far.
 pub struct Selection {
@@ -20,8 +24,8 @@ pub struct Selection {
     pub(crate) key: Key,
     /// The peer that the request is bound to, as [`Peer::sticky_id`] has it; empty: none.
     pub(crate) bound: Text,
-    /// When it began to wait in the queue; 0: it did not.
-    pub(crate) queued_ms: u64,
+    /// When it began to wait in the queue; `None`: it did not.
+    pub(crate) queued: Option<Arrival>,
     /// See [`Selection::limit_tries`].
     max_tries: u32,
 }
@@ -97,7 +101,7 @@ impl Selection {
             on_backup: false,
             key,
             bound: Text::default(),
-            queued_ms: 0,
+            queued: None,
             max_tries: 0,
         }
     }

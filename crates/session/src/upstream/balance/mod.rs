@@ -30,7 +30,7 @@ const MAX_TRIES: u32 = 20;
 pub(crate) fn pick(group: &Group, selection: &mut Selection, now_ms: u64) -> Pick {
     let live = group.live();
     let peers = live.peers.load();
-    if selection.queued_ms > 0 && selection.tried.is_empty() {
+    if selection.queued.is_some() && selection.tried.is_empty() {
         selection.begin_again(&peers);
     }
     if let Some(lease) = choose(group, live, &peers, selection, now_ms) {
@@ -42,7 +42,7 @@ pub(crate) fn pick(group: &Group, selection: &mut Selection, now_ms: u64) -> Pic
         return Pick::NoneLive;
     };
     let queue = &live.shared.queue;
-    let Some(ticket) = queue.enter(settings, &mut selection.queued_ms, now_ms) else {
+    let Some(ticket) = queue.enter(settings, &mut selection.queued, now_ms) else {
         return Pick::NoneLive;
     };
     // A server that became free, or known, before the place was taken called nobody.
