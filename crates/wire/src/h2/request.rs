@@ -295,21 +295,10 @@ impl<'a> RequestBuilder<'a> {
 
     /// Fields that HTTP/2 has no place for, or only one.
     fn check_meaning(&mut self, id: FieldId, field: Field<'_>) -> Result<(), Refusal> {
-        let is_connections = match id {
-            FieldId::Connection
-            | FieldId::KeepAlive
-            | FieldId::TransferEncoding
-            | FieldId::Upgrade => true,
-            FieldId::TE => !field.value.eq_ignore_ascii_case(b"trailers"),
-            FieldId::Other => field.name == b"proxy-connection",
-            FieldId::Cookie => {
-                self.cookies += 1;
-                false
-            }
-            _ => false,
-        };
-        if is_connections {
-            // RFC 9113 §8.2.2.
+        if id == FieldId::Cookie {
+            self.cookies += 1;
+        }
+        if is_of_connection(id, field) {
             return Err(Refusal::Malformed("client sent connection-specific header"));
         }
         if id.is_unique() {
@@ -564,9 +553,24 @@ pub fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(fits)
 }
 
-/// Whether a field may stand behind a body (RFC 9113 §8.1): a name that is one, and no pseudo-header.
+/// Whether it speaks of a connection, as only HTTP/1 does (RFC 9113 §8.2.2).
+fn is_of_connection(id: FieldId, field: Field<'_>) -> bool {
+    match id {
+        FieldId::Connection | FieldId::KeepAlive | FieldId::TransferEncoding | FieldId::Upgrade => {
+            true
+        }
+        FieldId::TE => !field.value.eq_ignore_ascii_case(b"trailers"),
+        FieldId::Other => field.name == b"proxy-connection",
+        _ => false,
+    }
+}
+
+/// Whether a field may stand behind a body (RFC 9113 §8.1): a name that is one, no pseudo-header, and
+/// nothing of a connection.
 pub fn is_trailer(field: Field<'_>) -> bool {
-    is_name(field.name) && is_value(field.value)
+    is_name(field.name)
+        && is_value(field.value)
+        && !is_of_connection(FieldId::of(field.name), field)
 }
 
 #[cfg(test)]

@@ -244,4 +244,8 @@ fn trailers_are_plain_fields() {
     };
     assert!(of("grpc-status", "0"));
     assert!(!of(":path", "/") && !of("", "x") && !of("A", "x") && !of("a", "\n"));
+    // RFC 9113 §8.2.2: any message.
+    for name in ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "te"] {
+        assert!(!of(name, "close"), "{name}");
+    }
 }
