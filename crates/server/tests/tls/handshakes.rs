@@ -270,7 +270,7 @@ fn commands_of_openssl_are_obeyed() {
         return;
     }
     let preferring = "Options ServerPreference,PrioritizeChaCha";
-    let cases: [(&str, &[&str], &str); 9] = [
+    let cases: [(&str, &[&str], &str); 10] = [
         ("Ciphersuites TLS_CHACHA20_POLY1305_SHA256", &["-tls1_3"], "TLS_CHACHA20_POLY1305_SHA256"),
         (
             "CipherString ECDHE-ECDSA-AES128-GCM-SHA256",
@@ -279,6 +279,7 @@ fn commands_of_openssl_are_obeyed() {
         ),
         ("Curves P-384", &["-tls1_3"], "ECDH, secp384r1"),
         ("MaxProtocol TLSv1.2", &[], "New, TLSv1.2"),
+        ("MaxProtocol None", &["-tls1_3"], "New, TLSv1.3"),
         ("MinProtocol TLSv1.3", &["-tls1_2"], "alert protocol version"),
         // A server's order, and those who would rather have the other.
         (

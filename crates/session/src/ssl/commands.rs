@@ -86,6 +86,8 @@ fn change(
         "maxprotocol" => match version(text) {
             Some(2) => to.protocols.tls13 = false,
             Some(3) => {}
+            // OpenSSL's word for no bound.
+            _ if text == "None" => {}
             _ => return Err(refuse("no protocol is left".to_owned())),
         },
         "options" => {
