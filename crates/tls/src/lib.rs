@@ -34,7 +34,7 @@ pub use ciphers::{Ciphers, cipher_name};
 pub use client::{ClientConfig, connect};
 pub use error::{AcceptError, ConnectError, Failure, RecordError};
 pub use hello::{ClientHello, MAX_HELLO_BYTES};
-pub use ocsp::{OcspResponse, OcspStatus, ocsp_check, ocsp_request, ocsp_responder};
+pub use ocsp::{OcspResponse, OcspStatus, ocsp_check, ocsp_names, ocsp_request, ocsp_responder};
 pub use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 pub use server::{Choice, ServerConfig, accept};
 pub use session::Session;

@@ -128,11 +128,23 @@ pub fn ocsp_check(
     let single = singles(basic.data).ok_or(MALFORMED)?;
     let found = single.into_iter().find(|single| single.id == id);
     let single = found.ok_or("certificate status not found in the OCSP response")?;
-    let over = single.next_update_s.is_some_and(|next| next < now_s - LEEWAY_S);
-    if single.this_update_s > now_s + LEEWAY_S || over {
-        return Err("OCSP_check_validity() failed".to_owned());
+    let invalid = |why: &str| Err(format!("OCSP_check_validity() failed (SSL: error:{why})"));
+    if single.this_update_s > now_s + LEEWAY_S {
+        return invalid("1380007E:OCSP routines::status not yet valid");
+    }
+    if single.next_update_s.is_some_and(|next| next < now_s - LEEWAY_S) {
+        return invalid("1380007D:OCSP routines::status expired");
     }
     Ok(OcspResponse { status: single.status, valid_until_s: single.next_update_s })
+}
+
+/// Whether a response says anything about a certificate, told by its serial number.
+pub fn ocsp_names(response: &[u8], der: &CertificateDer<'_>) -> bool {
+    let Some(certificate) = Certificate::parse(der) else { return false };
+    let serial = wrap(INTEGER, certificate.parsed().raw_serial());
+    let singles = basic_response(response).ok().and_then(|basic| singles(basic.data));
+    // A `CertID` ends with it, whatever it was hashed with.
+    singles.is_some_and(|list| list.iter().any(|single| single.id.ends_with(&serial)))
 }
 
 const MALFORMED: &str = "d2i_OCSP_RESPONSE() failed";

@@ -338,7 +338,7 @@ fn ocsp_is_spoken_with_openssls_responder() {
     assert_eq!(other.unwrap_err(), "certificate status not found in the OCSP response");
     for when_s in [now_s - 1000, now_s + 200_000] {
         let early = ocsp_check(&response, &leaf, &issuer, when_s, true);
-        assert_eq!(early.unwrap_err(), "OCSP_check_validity() failed");
+        assert!(early.unwrap_err().ends_with("status not yet valid)"));
     }
     // What is cut or changed is never good.
     for cut in 0..response.len() {

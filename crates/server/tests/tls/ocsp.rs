@@ -90,15 +90,13 @@ fn a_responder_that_is_not_there_is_told_and_no_handshake_waits_for_it() {
     assert!(said.contains("OCSP response: no response sent"), "{said}");
     let said = logged(&server, "connect()");
     assert!(said.contains("while requesting certificate status, responder: 127.0.0.1"), "{said}");
+    let (peer, file) = (server.addr_of(2), certificates().join("ec.pem"));
+    logged(&server, &format!(", peer: {peer}, certificate: \"{}\"", file.display()));
 }
 
-#[test]
-fn a_staple_of_a_file_is_shown() {
-    if !have("openssl") {
-        return;
-    }
+/// Makes `staple.der`, about `ec.pem`.
+fn write_staple() {
     let dir = certificates();
-    let file = dir.join("staple.der");
     fs::write(dir.join("staple.index"), "V\t491231235959Z\t\t01\tunknown\t/CN=x\n").unwrap();
     let made = Command::new("openssl")
         .current_dir(dir)
@@ -107,13 +105,41 @@ fn a_staple_of_a_file_is_shown() {
         .args(["-respout", "staple.der"])
         .output()
         .unwrap();
-    assert!(file.is_file(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert!(dir.join("staple.der").is_file(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
+#[test]
+fn a_staple_of_a_file_is_shown() {
+    if !have("openssl") {
+        return;
+    }
+    write_staple();
     let http = server("ssl_stapling on; ssl_stapling_file {certs}/staple.der; return 200 x;");
     let [ours, theirs] = both(&http, |server| {
         let said = s_client(server, &["-status"], &request("localhost"));
         said.contains("OCSP Response Status: successful").to_string()
     });
     assert_eq!((&*ours, &*theirs), ("true", "true"));
+}
+
+#[test]
+fn a_staple_of_a_file_is_for_the_certificate_that_it_speaks_of() {
+    if !have("openssl") {
+        return;
+    }
+    write_staple();
+    let server = forebay(&server(
+        "ssl_certificate {certs}/rsa.pem; ssl_certificate_key {certs}/rsa.key; \
+         ssl_certificate {certs}/ec.pem; ssl_certificate_key {certs}/ec.key; \
+         ssl_stapling on; ssl_stapling_file {certs}/staple.der; return 200 x;",
+    ));
+    for (signature, is_stapled) in
+        [("ecdsa_secp256r1_sha256", true), ("rsa_pss_rsae_sha256", false)]
+    {
+        let said = s_client(&server, &["-status", "-sigalgs", signature], &request("localhost"));
+        assert!(said.contains("BEGIN CERTIFICATE"), "{said}");
+        assert_eq!(said.contains("OCSP Response Status: successful"), is_stapled, "{signature}");
+    }
 }
 
 #[test]

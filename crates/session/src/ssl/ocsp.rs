@@ -13,7 +13,6 @@ use std::{
     collections::HashMap,
     future::poll_fn,
     io::IoSlice,
-    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     task::Poll,
 };
@@ -41,7 +40,7 @@ use crate::{
     zone::{Kind, Zone, Zones},
 };
 
-/// How long a responder may take in all (nginx's 60 s).
+/// How long a responder may take in all at one address (nginx's 60 s).
 const TIMEOUT_MS: u64 = 60_000;
 /// What a response may have, head included, in bytes.
 const MAX_RESPONSE: usize = 64 << 10;
@@ -75,37 +74,32 @@ impl Responder {
         &self.target.host
     }
 
-    /// Sends a request and reads the answer. The error is a line for the log.
-    async fn ask(&self, request: &[u8], resolving: &Resolving) -> Result<Vec<u8>, String> {
-        let timer = Timer::new();
-        timer.arm(TIMEOUT_MS);
-        let addr = self.address(resolving).await?;
-        let mut socket = connect::start(&addr, &connect::Options::default())
-            .map_err(|error| error.to_string())?;
-        let timed_out = || "OCSP responder timed out (110: Connection timed out)".to_owned();
-        let connected = poll_fn(|cx| match connect::poll_connected(&mut socket, cx) {
-            Poll::Ready(done) => Poll::Ready(done.map_err(|error| {
-                format!("connect() failed ({})", forebay_conf::error::errno_text(&error))
-            })),
-            Poll::Pending => timer.poll_expired(cx).map(|()| Err(timed_out())),
-        });
-        connected.await?;
+    /// Sends a request and reads the answer, of the first of its addresses that gives one
+    /// (`ngx_ssl_ocsp_next`), and tells which was asked last. The error is a line for the log.
+    async fn ask(&self, request: &[u8], resolving: &Resolving) -> (Answer, Option<Addr>) {
+        let addrs = match self.addresses(resolving).await {
+            Ok(addrs) => addrs,
+            Err(why) => return (Err(why), None),
+        };
         let text = self.http_request(request);
-        send(&mut socket, &timer, text.as_bytes()).await.ok_or_else(timed_out)?;
-        receive(&mut socket, &timer).await
+        let mut asked = (Err(format!("{} could not be resolved", self.host())), None);
+        for addr in addrs {
+            asked = (ask_at(&addr, text.as_bytes()).await, Some(addr));
+            if asked.0.is_ok() {
+                break;
+            }
+        }
+        asked
     }
 
-    async fn address(&self, (resolver, timeout_ms): &Resolving) -> Result<Addr, String> {
+    async fn addresses(&self, (resolver, timeout_ms): &Resolving) -> Result<Vec<Addr>, String> {
         if let Some(addr) = &self.target.addr {
-            return Ok(addr.clone());
+            return Ok(vec![addr.clone()]);
         }
         let host = &self.target.host;
-        let found: Vec<IpAddr> = match resolver.resolve(host, *timeout_ms).await {
-            Ok(found) => found.to_vec(),
-            Err(error) => return Err(format!("{host} could not be resolved ({error})")),
-        };
-        let first = found.first().ok_or_else(|| format!("{host} could not be resolved"))?;
-        Ok(Addr::Tcp((*first, self.target.port).into()))
+        let found = resolver.resolve(host, *timeout_ms).await;
+        let found = found.map_err(|error| format!("{host} could not be resolved ({error})"))?;
+        Ok(found.iter().map(|ip| Addr::Tcp((*ip, self.target.port).into())).collect())
     }
 
     /// `ngx_ssl_ocsp_create_request`: the request stands in the path.
@@ -118,6 +112,27 @@ impl Responder {
         let host = &self.target.text;
         format!("GET {}{slash}{escaped} HTTP/1.0\r\nHost: {host}\r\n\r\n", self.path)
     }
+}
+
+/// The body of a response, or a line for the log.
+type Answer = Result<Vec<u8>, String>;
+
+/// One attempt.
+async fn ask_at(addr: &Addr, text: &[u8]) -> Answer {
+    let timer = Timer::new();
+    timer.arm(TIMEOUT_MS);
+    let mut socket =
+        connect::start(addr, &connect::Options::default()).map_err(|error| error.to_string())?;
+    let timed_out = || "OCSP responder timed out (110: Connection timed out)".to_owned();
+    let connected = poll_fn(|cx| match connect::poll_connected(&mut socket, cx) {
+        Poll::Ready(done) => Poll::Ready(done.map_err(|error| {
+            format!("connect() failed ({})", forebay_conf::error::errno_text(&error))
+        })),
+        Poll::Pending => timer.poll_expired(cx).map(|()| Err(timed_out())),
+    });
+    connected.await?;
+    send(&mut socket, &timer, text).await.ok_or_else(timed_out)?;
+    receive(&mut socket, &timer).await
 }
 
 /// `None`: it took too long, or the connection broke.
@@ -134,7 +149,7 @@ async fn send(socket: &mut Socket, timer: &Timer, bytes: &[u8]) -> Option<()> {
     Some(())
 }
 
-async fn receive(socket: &mut Socket, timer: &Timer) -> Result<Vec<u8>, String> {
+async fn receive(socket: &mut Socket, timer: &Timer) -> Answer {
     let mut buf = Vec::with_capacity(4096);
     loop {
         let read = poll_fn(|cx| match socket.poll_read(cx, &mut buf) {
@@ -166,6 +181,11 @@ fn body(buf: &[u8], ended: bool) -> Result<Option<Vec<u8>>, String> {
         Ok(Progress::Partial) => return Ok(None),
         Err(_) => return Err("OCSP responder sent invalid response".to_owned()),
     };
+    // As in nginx (ngx_ssl_stapling_ocsp_handler), which does not say so.
+    let status = parser.head().status;
+    if status != 200 {
+        return Err(format!("OCSP responder sent unexpected status {status}"));
+    }
     let fields = &parser.head().fields;
     let field = |name: &str| {
         let mut found = fields.iter();
@@ -207,6 +227,8 @@ fn issuer<'a>(
 
 /// `ssl_stapling` of one certificate.
 pub struct Stapler {
+    /// The certificate's, for the log.
+    name: String,
     pair: KeyPair,
     certificate: CertificateDer<'static>,
     issuer: CertificateDer<'static>,
@@ -219,15 +241,16 @@ pub struct Stapler {
 #[derive(Default)]
 struct Staple {
     asking: bool,
-    /// When to ask again, in seconds since 1970.
-    due_s: i64,
-    /// How long what is stapled may be shown.
+    /// When to ask again, by a clock that nobody sets.
+    due_ms: u64,
+    /// How long what is stapled may be shown, in seconds since 1970.
     valid_s: Option<i64>,
 }
 
 impl Stapler {
-    /// For a certificate. The error is why there will be no staple, as nginx warns of it.
+    /// For a certificate of that name. The error is why there will be no staple, as nginx warns of it.
     pub fn new(
+        name: &str,
         pair: &KeyPair,
         trusted: &[CertificateDer<'static>],
         url: Option<&str>,
@@ -242,8 +265,8 @@ impl Stapler {
         let named = || ocsp_responder(&certificate);
         let url = url.map(str::to_owned).or_else(named).ok_or("no OCSP responder URL")?;
         let responder = Responder::parse(&url)?;
-        let (pair, state) = (pair.clone(), Mutex::default());
-        Ok(Stapler { pair, certificate, issuer, responder, verify, resolving, state })
+        let (name, pair, state) = (name.to_owned(), pair.clone(), Mutex::default());
+        Ok(Stapler { name, pair, certificate, issuer, responder, verify, resolving, state })
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, Staple> {
@@ -257,33 +280,47 @@ impl Stapler {
             self.pair.staple(None);
             state.valid_s = None;
         }
-        let due = !state.asking && state.due_s <= now_s;
+        let due = !state.asking && state.due_ms <= clock::now_ms();
         state.asking |= due;
         drop(state);
         due.then(|| Refresh(self.clone()))
     }
 
     async fn refresh(&self) -> Result<(), String> {
-        self.state().due_s = now_s() + AGAIN_S;
+        self.ask_again_in(AGAIN_S);
         let request = ocsp_request(&self.certificate, &self.issuer)
             .ok_or("OCSP request cannot be made of this certificate")?;
+        let (answer, peer) = self.responder.ask(&request, &self.resolving).await;
+        // `ngx_ssl_ocsp_log_error`.
         let place = |why: String| {
             let host = self.responder.host();
-            format!("{why} while requesting certificate status, responder: {host}")
+            let peer = peer.map(|peer| format!(", peer: {peer}")).unwrap_or_default();
+            format!(
+                "{why} while requesting certificate status, responder: {host}{peer}, \
+                 certificate: \"{}\"",
+                self.name
+            )
         };
-        let response = self.responder.ask(&request, &self.resolving).await.map_err(place)?;
-        let (der, issuer, now_s) = (&self.certificate, &self.issuer, now_s());
-        let found = ocsp_check(&response, der, issuer, now_s, self.verify).map_err(place)?;
+        answer.and_then(|response| self.take(response)).map_err(place)
+    }
+
+    /// Staples what was answered, if it is good.
+    fn take(&self, response: Vec<u8>) -> Result<(), String> {
+        let now_s = now_s();
+        let found = ocsp_check(&response, &self.certificate, &self.issuer, now_s, self.verify)?;
         if found.status != OcspStatus::Good {
             let status = found.status.name();
-            return Err(place(format!("certificate status \"{status}\" in the OCSP response")));
+            return Err(format!("certificate status \"{status}\" in the OCSP response"));
         }
-        let latest = found.valid_until_s.map_or(now_s + LATEST_S, |valid_s| valid_s - AGAIN_S);
         self.pair.staple(Some(response));
-        let mut state = self.state();
-        state.due_s = latest.min(now_s + LATEST_S).max(now_s + AGAIN_S);
-        state.valid_s = found.valid_until_s;
+        self.state().valid_s = found.valid_until_s;
+        let left_s = found.valid_until_s.map_or(LATEST_S, |valid_s| valid_s - now_s - AGAIN_S);
+        self.ask_again_in(left_s.clamp(AGAIN_S, LATEST_S));
         Ok(())
+    }
+
+    fn ask_again_in(&self, seconds: i64) {
+        self.state().due_ms = clock::now_ms() + seconds.unsigned_abs() * 1000;
     }
 }
 
@@ -389,7 +426,7 @@ impl ClientOcsp {
         let named = || ocsp_responder(der).and_then(|url| Responder::parse(&url).ok());
         let responder = self.responder.clone().or_else(named);
         let responder = responder.ok_or("no OCSP responder URL in certificate")?;
-        let response = responder.ask(&request, &self.resolving).await?;
+        let response = responder.ask(&request, &self.resolving).await.0?;
         let found = ocsp_check(&response, der, issuer, now_s(), true)?;
         if let (Some(cache), Some(valid_s)) = (&self.cache, found.valid_until_s) {
             cache.memory().keep(request, found.status, valid_s, now_s());
@@ -467,8 +504,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn who_was_to_ask_and_went_away_holds_up_nobody() {
+    fn stapler(url: &str) -> Arc<Stapler> {
         let root = Authority::root("root");
         let issued = root.issue(Leaf::default());
         let chain = format!("{}{}", issued.certificate, root.pem());
@@ -476,8 +512,22 @@ mod tests {
         let key = PrivateKey::from_pem(issued.key.as_bytes(), &[]).unwrap();
         let pair = KeyPair::new(&chain, &key).unwrap();
         let resolving = (Resolver::of(Default::default()), 1);
-        let made = Stapler::new(&pair, &[], Some("http://o.test"), false, resolving);
-        let stapler = Arc::new(made.unwrap());
+        Arc::new(Stapler::new("x", &pair, &[], Some(url), false, resolving).unwrap())
+    }
+
+    #[test]
+    fn when_to_ask_again_is_no_matter_of_the_date() {
+        let stapler = stapler("http://o.test");
+        stapler.ask_again_in(AGAIN_S);
+        assert!(stapler.due().is_none());
+        forebay_rt::clock::pause();
+        forebay_rt::clock::advance(AGAIN_S as u64 * 1000);
+        assert!(stapler.due().is_some());
+    }
+
+    #[test]
+    fn who_was_to_ask_and_went_away_holds_up_nobody() {
+        let stapler = stapler("http://o.test");
         let refresh = stapler.due();
         assert!(refresh.is_some() && stapler.due().is_none(), "one at a time");
         // The task that would have asked was dropped before it ran: its thread ended.
@@ -544,5 +594,8 @@ mod tests {
         let html = body(b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n", true);
         assert!(html.unwrap_err().contains("invalid \"Content-Type\" header: \"text/html\""));
         assert!(body(b"SSH-2.0-x\r\n", false).is_err());
+        // Whatever stands behind it.
+        let broken = String::from_utf8(with("\r\nabc")).unwrap().replace("200 OK", "500 No");
+        assert!(body(broken.as_bytes(), true).unwrap_err().contains("unexpected status 500"));
     }
 }

@@ -9,13 +9,13 @@ use std::sync::{Arc, OnceLock};
 use forebay_conf::{Arg, Error, Loader, Span};
 use forebay_tls::{
     Ciphers, ClientAuth, Groups, Protocols, Resumption, ServerConfig, ServerSettings, SessionCache,
-    TicketKeys, Trust,
+    TicketKeys, Trust, ocsp_names,
 };
 
 use super::{
     commands,
     dynamic::Dynamic,
-    load,
+    load::{self, Source},
     ocsp::{ClientOcsp, Resolving, Responder, Stapler},
     sessions::{self, SessionsUse, TicketsUse},
     settings::{Ocsp, PROTOCOLS, SessionCache as Cache, Settings, VerifyClient},
@@ -270,9 +270,14 @@ fn staple<S: Scope>(
             let text = format!("d2i_OCSP_RESPONSE_bio(\"{}\") failed", path.display());
             return Err(Error::emerg(file.span, text));
         }
-        // As in nginx, a file is for the first certificate.
-        if let Some(first) = built.certificates.first_mut() {
-            *first = first.with_ocsp(Some(response));
+        // DIFFERS(ssl-stapling-file): nginx sends it with all of several certificates; clients refuse
+        // one that is about another.
+        let is_alone = built.certificates.len() == 1;
+        for pair in &mut built.certificates {
+            if is_alone || pair.certificates().first().is_some_and(|der| ocsp_names(&response, der))
+            {
+                *pair = pair.with_ocsp(Some(response.clone()));
+            }
         }
         return Ok(Vec::new());
     }
@@ -282,14 +287,12 @@ fn staple<S: Scope>(
     let names = settings.certificates.iter().flatten();
     let mut staplers = Vec::new();
     for (pair, name) in built.certificates.iter().zip(names) {
-        match Stapler::new(pair, &trusted, url, verify, resolving.clone()) {
+        let file = Source::of(&name.value, &cx.loader.conf_prefix).to_string();
+        match Stapler::new(&file, pair, &trusted, url, verify, resolving.clone()) {
             Ok(stapler) => staplers.push(Arc::new(stapler)),
             Err(why) => {
                 let link = if why.starts_with("no OCSP") { "in the" } else { "for" };
-                let text = format!(
-                    "\"ssl_stapling\" ignored, {why} {link} certificate \"{}\"",
-                    name.lossy()
-                );
+                let text = format!("\"ssl_stapling\" ignored, {why} {link} certificate \"{file}\"");
                 cx.loader.warn(name.span, text);
             }
         }
