@@ -76,7 +76,11 @@ pub fn certificates_from_pem(text: &[u8]) -> Result<Vec<CertificateDer<'static>>
     let mut found = Vec::new();
     for section in pem_sections(text) {
         match section {
-            Ok((SectionKind::Certificate, der)) => found.push(CertificateDer::from(der)),
+            Ok((SectionKind::Certificate, mut der)) => {
+                // What stands behind it in a trusted one (`openssl x509 -trustout`) is not sent.
+                der.truncate(x509::len(&der));
+                found.push(CertificateDer::from(der));
+            }
             Ok(_) => {}
             Err(error) => return Err(error),
         }
@@ -107,7 +111,6 @@ pub fn crls_from_pem(text: &[u8]) -> Result<Vec<CertificateRevocationListDer<'st
 
 /// What stands between the BEGIN and END lines that rustls knows, decoded.
 fn pem_sections(text: &[u8]) -> impl Iterator<Item = Result<(SectionKind, Vec<u8>), String>> {
-    // OpenSSL writes certificates with trust settings, and old programs X509, under other names.
     let text = relabel(text);
     let mut rest = std::io::Cursor::new(text);
     let mut ended = false;
@@ -126,9 +129,13 @@ fn pem_sections(text: &[u8]) -> impl Iterator<Item = Result<(SectionKind, Vec<u8
     })
 }
 
+/// OpenSSL writes certificates with trust settings, and old programs X509, under other names; Windows
+/// begins files with a mark.
 fn relabel(text: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(text);
-    text.replace("X509 CERTIFICATE-----", "CERTIFICATE-----").into_bytes()
+    let text = text.trim_start_matches('\u{feff}');
+    let text = text.replace("X509 CERTIFICATE-----", "CERTIFICATE-----");
+    text.replace("TRUSTED CERTIFICATE-----", "CERTIFICATE-----").into_bytes()
 }
 
 fn pem_error(error: &pem::Error) -> String {
@@ -238,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_files_are_refused_in_openssls_words() {
+    fn files_are_read_or_refused_in_openssls_words() {
         let certificate = Authority::root("Root").pem().to_owned();
         let cut = certificate.replace("-----END CERTIFICATE-----", "");
         let garbled = certificate.replacen("M", "!", 1);
@@ -252,6 +259,8 @@ mod tests {
             let error = Chain::from_pem(text.as_bytes()).unwrap_err();
             assert!(error.contains(want), "{error}");
         }
+        let marked = format!("\u{feff}{certificate}");
+        assert!(Chain::from_pem(marked.as_bytes()).is_ok());
         assert!(crls_from_pem(certificate.as_bytes()).unwrap_err().contains("X509 CRL"));
     }
 }

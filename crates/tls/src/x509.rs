@@ -306,6 +306,11 @@ fn oneline(name: &X509Name<'_>) -> String {
     out
 }
 
+/// How many bytes the certificate has that stands at the beginning; all, if none does.
+pub(crate) fn len(der: &[u8]) -> usize {
+    X509Certificate::from_der(der).map_or(der.len(), |(rest, _)| der.len() - rest.len())
+}
+
 /// Why that is no certificate, if it is none.
 pub(crate) fn problem(der: &CertificateDer<'_>) -> Option<&'static str> {
     match Certificate::parse(der) {
