@@ -5,8 +5,15 @@
 
 // DIFFERS(ssl-old-keys): PBES1 (MD5 or SHA-1 with RC2 or DES), DSA and other curves are left out.
 
+use std::num::NonZeroU32;
+
 use aes::cipher::{BlockDecryptMut, KeyIvInit, block_padding::Pkcs7};
+use aws_lc_rs::pbkdf2;
 use md5::{Digest, Md5};
+use pkcs8::pkcs5::{
+    self,
+    pbes2::{EncryptionScheme as Cipher, Kdf, Pbkdf2Prf},
+};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject};
 
 /// OpenSSL's error for a file without a key.
@@ -27,8 +34,9 @@ struct Section<'a> {
 
 /// The first private key of a PEM file, in DER. The error is in OpenSSL's words.
 pub(crate) fn read(text: &[u8], passwords: &[Vec<u8>]) -> Result<PrivateKeyDer<'static>, String> {
-    let text = std::str::from_utf8(text).map_err(|_| NO_START_LINE)?;
-    let mut rest = text;
+    // What stands around the key may be of any charset.
+    let text = String::from_utf8_lossy(text);
+    let mut rest = &*text;
     while let Some(section) = next_section(&mut rest)? {
         match (section.label, section.dek) {
             ("PRIVATE KEY", _) => return Ok(PrivateKeyDer::Pkcs8(section.body.into())),
@@ -87,9 +95,30 @@ fn pkcs8(der: &[u8], passwords: &[Vec<u8>]) -> Result<PrivateKeyDer<'static>, St
     if passwords.is_empty() {
         return Err(NO_PASSWORD.to_owned());
     }
-    let decrypted = passwords.iter().find_map(|password| info.decrypt(password).ok());
-    let key = decrypted.ok_or(BAD_DECRYPT)?;
-    Ok(PrivateKeyDer::Pkcs8(key.as_bytes().to_vec().into()))
+    let decrypted = passwords.iter().find_map(|password| pbes2(&info, password));
+    Ok(PrivateKeyDer::Pkcs8(decrypted.ok_or(BAD_DECRYPT)?.into()))
+}
+
+/// RFC 8018 §6.2.
+fn pbes2(info: &pkcs8::EncryptedPrivateKeyInfo<'_>, password: &[u8]) -> Option<Vec<u8>> {
+    // The library leaves out what OpenSSL took before 1.1.0, and what holds where nothing is said.
+    if let pkcs5::EncryptionScheme::Pbes2(how) = &info.encryption_algorithm
+        && let Kdf::Pbkdf2(kdf) = &how.kdf
+        && kdf.prf == Pbkdf2Prf::HmacWithSha1
+    {
+        let mut key = vec![0; how.encryption.key_size()];
+        let rounds = NonZeroU32::new(kdf.iteration_count)?;
+        pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA1, rounds, kdf.salt, password, &mut key);
+        let plain = match how.encryption {
+            Cipher::Aes128Cbc { iv } => cbc::<aes::Aes128>(&key, iv, info.encrypted_data),
+            Cipher::Aes192Cbc { iv } => cbc::<aes::Aes192>(&key, iv, info.encrypted_data),
+            Cipher::Aes256Cbc { iv } => cbc::<aes::Aes256>(&key, iv, info.encrypted_data),
+            Cipher::DesEde3Cbc { iv } => cbc::<des::TdesEde3>(&key, iv, info.encrypted_data),
+            _ => None,
+        };
+        return plain.filter(|plain| pkcs8::PrivateKeyInfo::try_from(&plain[..]).is_ok());
+    }
+    info.decrypt(password).ok().map(|key| key.as_bytes().to_vec())
 }
 
 /// RFC 1421 headers with the key derivation of OpenSSL's `EVP_BytesToKey`.
@@ -101,10 +130,10 @@ fn traditional(dek: &str, body: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>,
     }
     for password in passwords {
         let plain = match cipher.trim() {
-            "AES-128-CBC" => cbc::<aes::Aes128, 16>(password, &iv, body),
-            "AES-192-CBC" => cbc::<aes::Aes192, 24>(password, &iv, body),
-            "AES-256-CBC" => cbc::<aes::Aes256, 32>(password, &iv, body),
-            "DES-EDE3-CBC" => cbc::<des::TdesEde3, 24>(password, &iv, body),
+            "AES-128-CBC" => cbc::<aes::Aes128>(&derive::<16>(password, &iv), &iv, body),
+            "AES-192-CBC" => cbc::<aes::Aes192>(&derive::<24>(password, &iv), &iv, body),
+            "AES-256-CBC" => cbc::<aes::Aes256>(&derive::<32>(password, &iv), &iv, body),
+            "DES-EDE3-CBC" => cbc::<des::TdesEde3>(&derive::<24>(password, &iv), &iv, body),
             other => return Err(format!("the cipher {other} of the key is not supported")),
         };
         // A wrong password mostly shows in the padding; else the key is no DER sequence.
@@ -115,21 +144,26 @@ fn traditional(dek: &str, body: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>,
     Err(BAD_DECRYPT.to_owned())
 }
 
-fn cbc<C, const N: usize>(password: &[u8], iv: &[u8], body: &[u8]) -> Option<Vec<u8>>
-where
-    C: aes::cipher::BlockCipher + aes::cipher::BlockDecrypt + aes::cipher::KeyInit,
-{
+/// OpenSSL's `EVP_BytesToKey` with MD5 and one round.
+fn derive<const N: usize>(password: &[u8], iv: &[u8]) -> [u8; N] {
     let mut key = Vec::with_capacity(N + 16);
     let mut last = Vec::new();
     while key.len() < N {
         let mut digest = Md5::new();
         digest.update(&last);
         digest.update(password);
-        digest.update(iv.get(..8)?);
+        digest.update(&iv[..iv.len().min(8)]);
         last = digest.finalize().to_vec();
         key.extend_from_slice(&last);
     }
-    let decryptor = cbc::Decryptor::<C>::new_from_slices(&key[..N], iv).ok()?;
+    std::array::from_fn(|at| key[at])
+}
+
+fn cbc<C>(key: &[u8], iv: &[u8], body: &[u8]) -> Option<Vec<u8>>
+where
+    C: aes::cipher::BlockCipher + aes::cipher::BlockDecrypt + aes::cipher::KeyInit,
+{
+    let decryptor = cbc::Decryptor::<C>::new_from_slices(key, iv).ok()?;
     decryptor.decrypt_padded_vec_mut::<Pkcs7>(body).ok()
 }
 

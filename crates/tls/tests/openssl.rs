@@ -72,6 +72,8 @@ fn keys_are_read_however_they_are_encrypted() {
         ("aes256", &["-v2", "aes-256-cbc"][..]),
         ("des3", &["-v2", "des3"]),
         ("sha512", &["-v2", "aes-128-cbc", "-v2prf", "hmacWithSHA512"]),
+        ("aes-sha1", &["-v2", "aes-256-cbc", "-v2prf", "hmacWithSHA1"]),
+        ("des3-sha1", &["-v2", "des3", "-v2prf", "hmacWithSHA1"]),
         ("scrypt", &["-scrypt", "-scrypt_N", "1024"]),
     ] {
         let file = format!("pkcs8-{name}.key");
@@ -173,6 +175,21 @@ fn what_a_certificate_says_reads_as_openssl_prints_it() {
         assert_eq!(certificate.remain_days(end - 86_400 * 3 - 5), 3);
         assert_eq!(certificate.remain_days(end + 1), 0);
     }
+}
+
+#[test]
+fn a_certificate_with_trust_settings_is_read_without_them() {
+    let dir = Dir::new("trusted");
+    let made =
+        ["req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=x", "-keyout", "x.key"];
+    if openssl(&dir.0, &[&made[..], &["-out", "x.pem"]].concat()).is_none() {
+        return;
+    }
+    openssl(&dir.0, &["x509", "-in", "x.pem", "-trustout", "-setalias", "me", "-out", "t.pem"]);
+    let trusted = dir.read("t.pem");
+    assert!(trusted.starts_with(b"-----BEGIN TRUSTED"));
+    let plain = certificates_from_pem(&dir.read("x.pem")).unwrap();
+    assert_eq!(certificates_from_pem(&trusted).unwrap(), plain);
 }
 
 #[test]
@@ -336,9 +353,9 @@ fn ocsp_is_spoken_with_openssls_responder() {
     assert!((now_s + 172_000..now_s + 173_000).contains(&until_s.unwrap()));
     let other = ocsp_check(&response, &read("revoked.pem"), &issuer, now_s, true);
     assert_eq!(other.unwrap_err(), "certificate status not found in the OCSP response");
-    for when_s in [now_s - 1000, now_s + 200_000] {
-        let early = ocsp_check(&response, &leaf, &issuer, when_s, true);
-        assert!(early.unwrap_err().ends_with("status not yet valid)"));
+    for (when_s, why) in [(now_s - 1000, "not yet valid)"), (now_s + 200_000, "expired)")] {
+        let error = ocsp_check(&response, &leaf, &issuer, when_s, true).unwrap_err();
+        assert!(error.starts_with("OCSP_check_validity() failed (SSL: ") && error.ends_with(why));
     }
     // What is cut or changed is never good.
     for cut in 0..response.len() {
