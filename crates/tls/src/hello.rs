@@ -209,6 +209,9 @@ fn pairs<'a>(list: &'a [u8]) -> impl Iterator<Item = u16> + use<'a> {
 }
 
 /// RFC 6066 §3: a list of typed names, of which the only type is a host name.
+///
+/// DIFFERS(ssl-server-name): it is taken as it comes here, but rustls ends the handshake where it is
+/// neither a host name nor an address.
 fn server_name<'a>(content: &mut Reader<'a>) -> Option<&'a str> {
     let mut list = Reader(content.vec16()?);
     let kind = list.u8()?;

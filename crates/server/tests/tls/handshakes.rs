@@ -213,6 +213,22 @@ fn a_rejected_name_is_logged_as_by_nginx() {
 }
 
 #[test]
+fn a_name_that_is_none_ends_the_handshake() {
+    if !have("openssl") {
+        return;
+    }
+    let server = forebay(&server("server_name a.test; return 200 a;"));
+    for name in ["a-.test", "a.test:443", "../a.test"] {
+        let said = s_client(&server, &["-servername", name], "");
+        assert!(said.contains("alert illegal parameter"), "{name}\n{said}");
+    }
+    for name in ["127.0.0.1", "a_b.test", "a.test."] {
+        let said = s_client(&server, &["-servername", name], "");
+        assert!(said.contains("BEGIN CERTIFICATE"), "{name}\n{said}");
+    }
+}
+
+#[test]
 fn an_unreadable_certificate_of_a_name_fails_that_handshake_alone() {
     if !have("openssl") {
         return;
