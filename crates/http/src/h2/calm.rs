@@ -34,6 +34,9 @@ pub mod cost {
 /// update.
 const RESPONSE: u32 = 10;
 const KIBIBYTE: u32 = 1;
+/// The least that is credited for a frame of a body which is as short as its origin made it: some clients
+/// answer each with two window updates and a ping (gRPC's way to measure how much they can take).
+const FRAME: u32 = 2 * cost::WINDOW_UPDATE + cost::PING;
 
 /// The account of one connection.
 #[derive(Default)]
@@ -67,10 +70,12 @@ impl Calm {
         self.spent = self.spent.saturating_sub(RESPONSE);
     }
 
-    /// Credits bytes of bodies.
-    pub fn sent(&mut self, bytes: usize) {
+    /// Credits a frame of a body. `is_cut`: it takes all that a window had left, so that its length is
+    /// the client's doing.
+    pub fn sent(&mut self, bytes: usize, is_cut: bool) {
+        let least = if is_cut || bytes == 0 { 0 } else { FRAME };
         let earned = (bytes >> 10) as u32 * KIBIBYTE;
-        self.spent = self.spent.saturating_sub(earned);
+        self.spent = self.spent.saturating_sub(earned.max(least));
     }
 }
 
@@ -93,15 +98,25 @@ mod tests {
     fn a_download_pays_for_its_window_updates() {
         let mut calm = Calm::default();
         for _ in 0..1_000_000 {
-            calm.sent(16_384);
+            calm.sent(16_384, true);
             assert!(calm.spend(2 * cost::WINDOW_UPDATE, 0).is_ok());
         }
         // One byte a frame does not.
         let mut dribble = |_| {
-            calm.sent(1);
+            calm.sent(1, true);
             calm.spend(cost::WINDOW_UPDATE, 0).is_ok()
         };
         assert!(!(0..100_000).all(&mut dribble));
+    }
+
+    #[test]
+    fn a_stream_of_small_messages_pays_for_what_is_sent_in_return() {
+        let mut calm = Calm::default();
+        for _ in 0..1_000_000 {
+            calm.sent(100, false);
+            assert!(calm.spend(cost::PING, 0).is_ok());
+            assert!((0..2).all(|_| calm.spend(cost::WINDOW_UPDATE, 0).is_ok()));
+        }
     }
 
     #[test]

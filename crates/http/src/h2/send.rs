@@ -211,7 +211,8 @@ impl<F: Future<Output = Request>> Conn<F> {
         self.send_window -= len as i64;
         self.streams[at].send_window -= len as i64;
         self.data_sent.add(Sent { head: HEAD_BYTES as u64, body: len as u64 });
-        self.calm.sent(len);
+        let is_cut = self.send_window <= 0 || self.streams[at].send_window <= 0;
+        self.calm.sent(len, is_cut);
     }
 
     /// Fills the output with what streams have to send, the most urgent first.

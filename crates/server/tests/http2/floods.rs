@@ -47,11 +47,17 @@ fn calmed(server: &Server, prepare: &[u8], bytes: &[u8]) {
 
 #[test]
 fn frames_that_only_cost_work_are_counted() {
-    let server = start("");
+    let server = start_with("", 100_000);
     let frame = Peer::frame;
     let open = {
         let mut peer = Peer::raw(server.addr());
         peer.request(1, &[&get("/text")[..], &[("content-length", "9")]].concat(), false)
+    };
+    // CVE-2019-9511: a body, a byte at a time.
+    let shut = {
+        let mut peer = Peer::raw(server.addr());
+        let no_window = frame(kind::SETTINGS, 0, 0, b"\0\x04\0\0\0\0");
+        [no_window, peer.get(1, "/file")].concat()
     };
     // CVE-2019-9512, 9515, 9513, 9518, and what is like them.
     for (name, prepare, bytes) in [
@@ -62,6 +68,7 @@ fn frames_that_only_cost_work_are_counted() {
         ("priority", &[], frame(kind::PRIORITY, 0, 1, b"\0\0\0\x03\x01")),
         ("priority update", &[], frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=1")),
         ("window update", &[], frame(kind::WINDOW_UPDATE, 0, 0, b"\0\0\0\x01")),
+        ("dribble", &shut, frame(kind::WINDOW_UPDATE, 0, 1, b"\0\0\0\x01")),
         ("unknown", &[], frame(0x55, 0, 0, b"")),
         ("empty data", &open, frame(kind::DATA, 0, 1, b"")),
         ("padding", &open, frame(kind::DATA, flag::PADDED, 1, b"\0")),

@@ -211,7 +211,7 @@ impl Session {
         self.send.0 -= len as i64;
         self.send.1 -= len as i64;
         self.ended |= last;
-        self.calm.sent(len);
+        self.calm.sent(len, self.send.0 <= 0 || self.send.1 <= 0);
     }
 
     /// What there is to write beside the request.
@@ -383,7 +383,8 @@ impl Session {
             frame::write_window_update(&mut self.output, self.stream, self.window - *stream);
             *stream = self.window;
         }
-        self.calm.sent(len);
+        // How short it is, is the upstream's doing.
+        self.calm.sent(len, true);
         self.bound_output()
     }
 
