@@ -43,6 +43,8 @@ use crate::{
 };
 
 /// What all streams together may have sent us that nobody took: the bound of a connection's memory.
+///
+/// DIFFERS(h2-connection-window): nginx bounds each stream, but not the connection.
 pub const CONNECTION_WINDOW: u32 = 512 << 10;
 /// No new frames are read, and no bodies pulled, while that much waits to be written.
 const OUTPUT_BYTES: usize = 64 << 10;
