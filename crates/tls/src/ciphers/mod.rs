@@ -152,11 +152,11 @@ impl Rules {
     fn run(&mut self, list: &str) -> Result<(), String> {
         // `DEFAULT` counts at the beginning only.
         let list = match list.strip_prefix("DEFAULT") {
-            Some(rest) if rest.is_empty() || rest.starts_with([':', ',', ' ', ';']) => {
+            Some(rest) => {
                 self.run_words("ALL:!COMPLEMENTOFDEFAULT:!eNULL")?;
                 rest
             }
-            _ => list,
+            None => list,
         };
         let suite_b = match list {
             "SUITEB128" | "SUITEB128C2" => {
@@ -170,7 +170,7 @@ impl Rules {
     }
 
     fn run_words(&mut self, list: &str) -> Result<(), String> {
-        for word in list.split([':', ',', ' ', ';']).filter(|word| !word.is_empty()) {
+        for word in list.split([':', ',', ' ', ';']).flat_map(words) {
             if let Some(special) = word.strip_prefix('@') {
                 self.special(special)?;
                 continue;
@@ -229,6 +229,17 @@ impl Rules {
             Rule::Kill => rest,
         };
     }
+}
+
+/// The words between two separators: `!` and `@` begin one wherever they stand.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let next = rest.char_indices().skip(1).find(|(_, ch)| matches!(ch, '!' | '@'));
+        let (word, after) = rest.split_at(next.map_or(rest.len(), |(at, _)| at));
+        rest = after;
+        (!word.is_empty()).then_some(word)
+    })
 }
 
 /// What a word stands for.
@@ -480,6 +491,9 @@ mod tests {
             "ALL:!ADH:!EXPORT56:RC4+RSA:+HIGH:+MEDIUM:+LOW:+SSLv2:+EXP",
             "DEFAULT",
             "DEFAULT:!AES256",
+            "DEFAULT@SECLEVEL=1",
+            "DEFAULT!AES256@STRENGTH",
+            "ALL!RSA!aECDSA@STRENGTH:+AES128@SECLEVEL=2",
             "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:\
              ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:\
              ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305:\
