@@ -224,6 +224,16 @@ fn ciphers_that_are_left_out_are_named() {
 }
 
 #[test]
+fn authorities_of_clients_are_read_only_where_clients_are_verified() {
+    let unread = server("ssl_client_certificate {certs}/none.pem; return 200 x;");
+    for said in both(&unread, |server| curl(server, &["-k", "https://localhost:{port}/"])) {
+        assert_eq!(said, "x");
+    }
+    let read = server("ssl_client_certificate {certs}/none.pem; ssl_verify_client optional;");
+    assert!(error(Kind::Forebay, &read).contains("none.pem"));
+}
+
+#[test]
 fn settings_without_a_meaning_say_so() {
     let dir = certificates();
     let parameters = "-----BEGIN DH PARAMETERS-----\nMA==\n-----END DH PARAMETERS-----\n";

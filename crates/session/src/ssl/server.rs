@@ -235,10 +235,12 @@ fn dhparam(arg: &Arg, loader: &mut Loader<'_>) -> Result<(), Error> {
 }
 
 fn client_auth(settings: &Settings, loader: &mut Loader<'_>) -> Result<Option<ClientAuth>, Error> {
-    let names = load::authorities(settings.client_certificate.as_ref(), loader)?;
+    let (verify, span) = settings.verify_client.unwrap_or_default();
+    // As in nginx, the one file is read only where it is needed.
+    let client = settings.client_certificate.as_ref().filter(|_| verify != VerifyClient::Off);
+    let names = load::authorities(client, loader)?;
     let trusted = load::authorities(settings.trusted_certificate.as_ref(), loader)?;
     let crls = load::crls(settings.crl.as_ref(), loader)?;
-    let (verify, span) = settings.verify_client.unwrap_or_default();
     match verify {
         VerifyClient::Off => return Ok(None),
         VerifyClient::On | VerifyClient::Optional if names.is_empty() && trusted.is_empty() => {
