@@ -150,6 +150,11 @@ fn what_cannot_be_stapled_is_warned_of() {
             "ssl_trusted_certificate {certs}/ca.pem;",
             "\"ssl_stapling\" ignored, no OCSP responder URL in the certificate",
         ),
+        (
+            "ssl_trusted_certificate {certs}/ca.pem; ssl_stapling_responder https://x/;",
+            "\"ssl_stapling\" ignored, invalid URL prefix in OCSP responder \"https://x/\" in the \
+             certificate \"",
+        ),
     ];
     for (more, want) in cases {
         let http = server(&format!("ssl_stapling on; {more}"));

@@ -256,7 +256,7 @@ impl Stapler {
         url: Option<&str>,
         verify: bool,
         resolving: Resolving,
-    ) -> Result<Stapler, &'static str> {
+    ) -> Result<Stapler, String> {
         let chain = pair.certificates();
         let certificate = chain.first().ok_or("no certificate")?.clone();
         let issuer = issuer(&certificate, chain[1..].iter().chain(trusted))
@@ -264,7 +264,8 @@ impl Stapler {
             .clone();
         let named = || ocsp_responder(&certificate);
         let url = url.map(str::to_owned).or_else(named).ok_or("no OCSP responder URL")?;
-        let responder = Responder::parse(&url)?;
+        let responder =
+            Responder::parse(&url).map_err(|why| format!("{why} in OCSP responder \"{url}\""))?;
         let (name, pair, state) = (name.to_owned(), pair.clone(), Mutex::default());
         Ok(Stapler { name, pair, certificate, issuer, responder, verify, resolving, state })
     }

@@ -293,7 +293,7 @@ fn staple<S: Scope>(
         match Stapler::new(&file, pair, &trusted, url, verify, resolving.clone()) {
             Ok(stapler) => staplers.push(Arc::new(stapler)),
             Err(why) => {
-                let link = if why.starts_with("no OCSP") { "in the" } else { "for" };
+                let link = if why.contains("OCSP responder") { "in the" } else { "for" };
                 let text = format!("\"ssl_stapling\" ignored, {why} {link} certificate \"{file}\"");
                 cx.loader.warn(name.span, text);
             }
