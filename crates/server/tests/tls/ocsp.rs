@@ -3,6 +3,8 @@
 
 use std::process::Child;
 
+use forebay_testkit::dns::{A, DnsServer, Record, Reply};
+
 use super::*;
 
 /// `openssl ocsp`, answering at `{port3}` of a server.
@@ -75,6 +77,30 @@ fn a_staple_is_fetched_and_shown() {
     }) {
         assert_eq!(play, "true");
     }
+}
+
+#[test]
+fn all_addresses_of_a_responder_are_asked() {
+    if !have("openssl") {
+        return;
+    }
+    // Nobody can be reached at the first.
+    let addrs = ["127.255.255.255", "127.0.0.1"].map(|ip| Record::addr("o.test", 60, ip));
+    let dns = DnsServer::start(move |query| match query.kind {
+        A => vec![Reply::records(query, &addrs)],
+        _ => vec![Reply::records(query, &[])],
+    });
+    let http = server(
+        "ssl_stapling on; ssl_trusted_certificate {certs}/ca.pem; \
+         ssl_stapling_responder http://o.test:{port3}; return 200 x;",
+    );
+    let server = forebay(&format!("resolver {}; {http}", dns.addr()));
+    let _responder = Responder::start(&server, "ca");
+    let stapled = || {
+        let said = s_client(&server, &["-status"], &request("localhost"));
+        said.contains("OCSP Response Status: successful")
+    };
+    assert!(wait_for(stapled, LIMIT), "{}", server.error_log());
 }
 
 #[test]
