@@ -223,10 +223,7 @@ async fn ask_about(
         plan.location(server.location).error_log.write(
             Severity::Error,
             Some(connection.number),
-            format_args!(
-                "{why} while requesting certificate status, client: {}",
-                connection.remote
-            ),
+            format_args!("{why}, client: {}", connection.remote),
         );
     }
     Some(Some(refused))

@@ -226,8 +226,8 @@ fn a_client_is_not_let_in_without_an_answer() {
         return;
     }
     let cases = [
-        ("ssl_ocsp_responder http://127.0.0.1:{port3}/;", "connect()"),
-        ("", "no OCSP responder URL in certificate"),
+        ("ssl_ocsp_responder http://127.0.0.1:{port3}/;", ", responder: 127.0.0.1, peer: 127"),
+        ("", "no OCSP responder URL in certificate while requesting certificate status"),
     ];
     for (more, why) in cases {
         let server = forebay(&server(&format!(
@@ -237,8 +237,7 @@ fn a_client_is_not_let_in_without_an_answer() {
         let words = ["-k", "--cert", "{certs}/client.pem", "--key", "{certs}/client.key"];
         let said = curl(&server, &[&words[..], &["https://localhost:{port}/"]].concat());
         assert!(said.contains("The SSL certificate error"), "{said}");
-        let line = logged(&server, why);
-        assert!(line.contains("while requesting certificate status"), "{line}");
+        logged(&server, why);
         logged(&server, "client SSL certificate verify error: certificate status request failed");
     }
 }

@@ -69,9 +69,11 @@ impl Responder {
         Ok(Responder { target, path: path.to_owned() })
     }
 
-    /// As log lines name it.
-    pub fn host(&self) -> &str {
-        &self.target.host
+    /// The line for the log about a failure (`ngx_ssl_ocsp_log_error`).
+    fn told(&self, why: &str, peer: Option<Addr>) -> String {
+        let host = &self.target.host;
+        let peer = peer.map(|peer| format!(", peer: {peer}")).unwrap_or_default();
+        format!("{why} while requesting certificate status, responder: {host}{peer}")
     }
 
     /// Sends a request and reads the answer, of the first of its addresses that gives one
@@ -82,7 +84,7 @@ impl Responder {
             Err(why) => return (Err(why), None),
         };
         let text = self.http_request(request);
-        let mut asked = (Err(format!("{} could not be resolved", self.host())), None);
+        let mut asked = (Err(format!("{} could not be resolved", self.target.host)), None);
         for addr in addrs {
             asked = (ask_at(&addr, text.as_bytes()).await, Some(addr));
             if asked.0.is_ok() {
@@ -292,17 +294,10 @@ impl Stapler {
         let request = ocsp_request(&self.certificate, &self.issuer)
             .ok_or("OCSP request cannot be made of this certificate")?;
         let (answer, peer) = self.responder.ask(&request, &self.resolving).await;
-        // `ngx_ssl_ocsp_log_error`.
-        let place = |why: String| {
-            let host = self.responder.host();
-            let peer = peer.map(|peer| format!(", peer: {peer}")).unwrap_or_default();
-            format!(
-                "{why} while requesting certificate status, responder: {host}{peer}, \
-                 certificate: \"{}\"",
-                self.name
-            )
+        let told = |why: String| {
+            format!("{}, certificate: \"{}\"", self.responder.told(&why, peer), self.name)
         };
-        answer.and_then(|response| self.take(response)).map_err(place)
+        answer.and_then(|response| self.take(response)).map_err(told)
     }
 
     /// Staples what was answered, if it is good.
@@ -362,6 +357,11 @@ fn is_self_issued(der: &CertificateDer<'_>) -> bool {
     Certificate::parse(der).is_some_and(|parsed| parsed.subject() == parsed.issuer())
 }
 
+/// The line for the log about a failure before anybody was asked.
+fn unasked(why: &str) -> String {
+    format!("{why} while requesting certificate status")
+}
+
 fn failed(why: String) -> Refused {
     ("certificate status request failed", Some(why))
 }
@@ -374,7 +374,7 @@ impl ClientOcsp {
     /// Asks about the certificates of a client that were found to be good otherwise.
     pub async fn validate(&self, chain: &[CertificateDer<'static>]) -> Result<(), Refused> {
         for (der, issuer) in self.path(chain) {
-            let issuer = issuer.ok_or_else(|| failed("issuer certificate not found".to_owned()))?;
+            let issuer = issuer.ok_or_else(|| failed(unasked("issuer certificate not found")))?;
             self.validate_one(der, issuer).await?;
         }
         Ok(())
@@ -405,7 +405,7 @@ impl ClientOcsp {
         issuer: &CertificateDer<'static>,
     ) -> Result<(), Refused> {
         let request = ocsp_request(der, issuer)
-            .ok_or_else(|| failed("OCSP request cannot be made".to_owned()))?;
+            .ok_or_else(|| failed(unasked("OCSP request cannot be made")))?;
         let known = self.cache.as_ref().and_then(|cache| cache.memory().find(&request, now_s()));
         let status = match known {
             Some(status) => status,
@@ -426,9 +426,10 @@ impl ClientOcsp {
     ) -> Result<OcspStatus, String> {
         let named = || ocsp_responder(der).and_then(|url| Responder::parse(&url).ok());
         let responder = self.responder.clone().or_else(named);
-        let responder = responder.ok_or("no OCSP responder URL in certificate")?;
-        let response = responder.ask(&request, &self.resolving).await.0?;
-        let found = ocsp_check(&response, der, issuer, now_s(), true)?;
+        let responder = responder.ok_or_else(|| unasked("no OCSP responder URL in certificate"))?;
+        let (answer, peer) = responder.ask(&request, &self.resolving).await;
+        let found = answer.and_then(|response| ocsp_check(&response, der, issuer, now_s(), true));
+        let found = found.map_err(|why| responder.told(&why, peer))?;
         if let (Some(cache), Some(valid_s)) = (&self.cache, found.valid_until_s) {
             cache.memory().keep(request, found.status, valid_s, now_s());
         }
