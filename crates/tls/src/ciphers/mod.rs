@@ -150,8 +150,10 @@ impl Rules {
     }
 
     fn run(&mut self, list: &str) -> Result<(), String> {
-        // `DEFAULT` counts at the beginning only.
-        let list = match list.strip_prefix("DEFAULT") {
+        // `DEFAULT` counts at the beginning only, and `PROFILE=SYSTEM`, which is that of Red Hat's
+        // OpenSSL, where the commented server of its nginx.conf has it: what the whole system allows.
+        let default = ["DEFAULT", "PROFILE=SYSTEM"];
+        let list = match default.iter().find_map(|word| list.strip_prefix(word)) {
             Some(rest) => {
                 self.run_words("ALL:!COMPLEMENTOFDEFAULT:!eNULL")?;
                 rest
@@ -537,6 +539,17 @@ mod tests {
             }
         }
         assert!(Ciphers::parse("ECDHE+AESGCM").unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn the_profile_of_the_system_is_the_default() {
+        for (profile, same) in
+            [("PROFILE=SYSTEM", "DEFAULT"), ("PROFILE=SYSTEM:!AES256", "DEFAULT:!AES256")]
+        {
+            let names = |list: &str| Ciphers::parse(list).unwrap().0.names();
+            assert_eq!(names(profile), names(same));
+        }
+        assert!(Ciphers::parse("PROFILE=OTHER").is_err());
     }
 
     #[test]
