@@ -2,6 +2,8 @@
 //!
 //! Answers nginx's `ngx_http_core_find_location`.
 
+use std::cmp::Ordering;
+
 use hashbrown::HashMap;
 
 use forebay_session::regex::{Groups, Regex};
@@ -28,6 +30,8 @@ pub struct Tree {
 }
 
 struct Prefix {
+    /// See [`beginning`].
+    beginning: u64,
     name: Box<[u8]>,
     id: LocId,
     noregex: bool,
@@ -42,7 +46,8 @@ impl Tree {
             Kind::Exact => self.exact.insert(name.into(), id).is_none(),
             Kind::Prefix { noregex } => {
                 let same = self.prefixes.iter().any(|prefix| *prefix.name == *name);
-                self.prefixes.push(Prefix { name: name.into(), id, noregex, parent: None });
+                let (beginning, name) = (beginning(name), name.into());
+                self.prefixes.push(Prefix { beginning, name, id, noregex, parent: None });
                 !same
             }
             _ => unreachable!("other kinds are not looked up by name"),
@@ -85,7 +90,12 @@ impl Tree {
     /// The longest prefix of the path. In byte order it stands at or before the path, and whatever
     /// stands between the two begins with it: so it is found among the ancestors of the last one.
     fn longest(&self, path: &[u8]) -> Option<&Prefix> {
-        let after = self.prefixes.partition_point(|prefix| &*prefix.name <= path);
+        let begins = beginning(path);
+        let stands_before = |prefix: &Prefix| match prefix.beginning.cmp(&begins) {
+            Ordering::Equal => &*prefix.name <= path,
+            order => order.is_lt(),
+        };
+        let after = self.prefixes.partition_point(stands_before);
         let mut candidate = after.checked_sub(1);
         while let Some(c) = candidate {
             let prefix = &self.prefixes[c];
@@ -95,6 +105,18 @@ impl Tree {
             candidate = prefix.parent;
         }
         None
+    }
+}
+
+/// The first eight bytes as a number that is in the order of the names, as far as it differs.
+fn beginning(name: &[u8]) -> u64 {
+    match name.first_chunk() {
+        Some(first) => u64::from_be_bytes(*first),
+        None => {
+            let mut first = [0; 8];
+            first[..name.len()].copy_from_slice(name);
+            u64::from_be_bytes(first)
+        }
     }
 }
 
@@ -188,21 +210,50 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_is_found_whatever_stands_between() {
-        let names = ["/", "/a/", "/a/b", "/a/b/c/", "/a/ba", "/b", "/img/x", "/a/b/c/d"];
+        let names = [
+            "",
+            "/",
+            "/a/",
+            "/a/b",
+            "/a/b/c/",
+            "/a/ba",
+            "/b",
+            "/img/x",
+            "/a/b/c/d",
+            "/a/b/c/d/e",
+            "/a/b/c/d/f/g",
+            "/a/b/c/d\0",
+            "/b\0",
+        ];
         let mut tree = Tree::default();
         for (i, name) in names.iter().enumerate() {
             assert!(tree.add(Kind::Prefix { noregex: false }, name.as_bytes(), LocId(i as u32)));
         }
         tree.finish();
         let paths = [
-            "/", "/a", "/a/", "/a/b", "/a/bz", "/a/b/c", "/a/b/c/e", "/a/bab", "/img", "/img/x/y",
+            "/",
+            "/a",
+            "/a/",
+            "/a/b",
+            "/a/bz",
+            "/a/b/c",
+            "/a/b/c/e",
+            "/a/bab",
+            "/img",
+            "/img/x/y",
             "/c",
+            "/a/b/c/d/",
+            "/a/b/c/d/f/g",
+            "/a/b/c/d/f/h",
+            "/a/b/c/d\0x",
+            "/b\0",
+            "/b\0/",
+            "*",
         ];
         for path in paths {
             let expected = names.iter().filter(|n| path.starts_with(**n)).max_by_key(|n| n.len());
             let found = tree.longest(path.as_bytes()).map(|prefix| &prefix.name[..]);
             assert_eq!(found, expected.map(|n| n.as_bytes()), "{path}");
         }
-        assert!(tree.longest(b"*").is_none());
     }
 }

@@ -19,6 +19,7 @@ pub mod h2;
 pub mod proxy_protocol;
 pub mod range;
 pub mod reject;
+pub mod scan;
 pub mod span;
 pub mod uri;
 

@@ -13,6 +13,7 @@ use forebay_wire::{
         frame::{HEAD_BYTES, MAX_PAYLOAD, flag, kind},
         hpack::{Encoder, Indexing},
     },
+    scan::line_end,
 };
 
 use crate::{
@@ -218,7 +219,7 @@ fn field(
     scratch: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) {
-    let is_clean = memchr::memchr3(b'\r', b'\n', 0, value).is_none();
+    let is_clean = line_end(value).is_none();
     // DIFFERS(h2-value-trimmed): RFC 9113 §8.2.1: no space at either end.
     let is_trimmed = value.trim_ascii().len() == value.len();
     if is_clean && is_trimmed {

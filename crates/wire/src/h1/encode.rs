@@ -3,6 +3,8 @@
 //!
 //! *Invariant:* no function here writes a CR, LF or NUL that it was given (response splitting).
 
+use crate::scan::{line_end, may_break, may_break_name};
+
 /// The status line with CRLF and nginx's reason phrase; empty for a status that nginx has no
 /// phrase for, see [`write_status_line`].
 pub fn status_line(status: u16) -> &'static [u8] {
@@ -66,8 +68,8 @@ pub fn write_status_line(out: &mut Vec<u8>, status: u16) {
 /// Appends `name: value` and CRLF. CR, LF and NUL in the value become spaces (RFC 9110 §5.5); a
 /// name that is empty or has one of them or a colon writes nothing.
 pub fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    let breaks = may_break(name) && memchr::memchr3(b'\r', b'\n', 0, name).is_some();
-    if name.is_empty() || breaks || memchr::memchr(b':', name).is_some() {
+    let splits = |name: &[u8]| name.iter().any(|ch| matches!(ch, b'\r' | b'\n' | 0 | b':'));
+    if name.is_empty() || may_break_name(name) && splits(name) {
         return;
     }
     out.reserve(name.len() + value.len() + 4);
@@ -90,30 +92,13 @@ pub fn write_named(out: &mut Vec<u8>, begin: &'static [u8], value: &[u8]) {
 pub fn write_value(out: &mut Vec<u8>, value: &[u8]) {
     let mut rest = value;
     if may_break(value) {
-        while let Some(len) = memchr::memchr3(b'\r', b'\n', 0, rest) {
+        while let Some(len) = line_end(rest) {
             out.extend_from_slice(&rest[..len]);
             out.push(b' ');
             rest = &rest[len + 1..];
         }
     }
     out.extend_from_slice(rest);
-}
-
-/// Whether a byte is below 0x0e: CR, LF and NUL are, and hardly ever another. Looks at eight at once.
-fn may_break(bytes: &[u8]) -> bool {
-    const EACH: u64 = u64::from_le_bytes([1; 8]);
-    // The subtraction borrows from a byte's highest bit where it is too low, unless it was set.
-    let low = |word: &[u8; 8]| {
-        let word = u64::from_le_bytes(*word);
-        word.wrapping_sub(EACH * 0x0e) & !word & (EACH * 0x80)
-    };
-    match bytes.last_chunk() {
-        // The last eight bytes are looked at again.
-        Some(last) => {
-            bytes.as_chunks().0.iter().fold(low(last), |seen, word| seen | low(word)) != 0
-        }
-        None => bytes.iter().any(|ch| *ch < 0x0e),
-    }
 }
 
 /// Appends the line before a chunk's data. The data is to be followed by CRLF; the last chunk is

@@ -18,6 +18,7 @@ use super::field::FieldId;
 use super::method::Method;
 use super::request_line::RequestLine;
 use crate::class::{self, NAME, NameByte};
+use crate::scan::line_end;
 use crate::{Reject, Span};
 
 /// What the configuration says about request heads.
@@ -394,7 +395,7 @@ impl Parser {
         invalid: bool,
         colon: usize,
     ) -> Result<Step, Reject> {
-        let Some(len) = memchr::memchr3(b'\n', b'\r', 0, &buf[self.pos..]) else {
+        let Some(len) = line_end(&buf[self.pos..]) else {
             self.pos = buf.len();
             return self.more(opts);
         };

@@ -20,6 +20,7 @@ use super::response_field::ResponseFieldId;
 use crate::Span;
 use crate::class::{NAME, NameByte, TOKEN, plain_run};
 use crate::h2::Fault;
+use crate::scan::line_end;
 
 /// What an upstream did wrong. `Copy`, as [`crate::Reject`]; the bytes stay in the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -188,7 +189,9 @@ impl ResponseParser {
             if self.phase == Phase::Fields && self.searched == self.line_start {
                 self.plain_fields(seen);
             }
-            let Some(len) = memchr::memchr(b'\n', &seen[self.searched..]) else {
+            let rest = &seen[self.searched..];
+            let at_once = rest.starts_with(b"\r\n").then_some(1);
+            let Some(len) = at_once.or_else(|| memchr::memchr(b'\n', rest)) else {
                 self.searched = seen.len();
                 return self.incomplete(seen, limit);
             };
@@ -218,7 +221,7 @@ impl ResponseParser {
                 return;
             }
             let value = &seen[colon + 1..];
-            let Some(len) = memchr::memchr3(b'\r', b'\n', 0, value) else { return };
+            let Some(len) = line_end(value) else { return };
             if !value[len..].starts_with(b"\r\n") {
                 return;
             }
@@ -280,7 +283,7 @@ impl ResponseParser {
         if !three || !matches!(reason.first(), None | Some(b' ' | b'.')) {
             return Err(BadResponse::NotHttp);
         }
-        if memchr::memchr2(b'\r', 0, reason).is_some() {
+        if line_end(reason).is_some() {
             return Err(BadResponse::NotHttp);
         }
         let digit = |at: usize| u16::from(digits[at] - b'0');
@@ -311,7 +314,7 @@ impl ResponseParser {
             None => return Err(self.refuse(start, end)),
         };
         let value = &line[colon + 1..];
-        if let Some(at) = memchr::memchr2(b'\r', 0, value) {
+        if let Some(at) = line_end(value) {
             return Err(self.refuse(start, start + colon + 1 + at));
         }
         if self.head.fields.len() + self.head.skipped.len() >= MAX_FIELDS {

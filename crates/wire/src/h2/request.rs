@@ -23,6 +23,7 @@ use crate::{
         self, BodyLength, FieldId, Framing, Head, Method, Options, Version, framing::parse_length,
         request_line,
     },
+    scan::line_end,
 };
 
 /// Why a section of fields makes no request.
@@ -543,7 +544,7 @@ fn is_scheme(text: &[u8]) -> bool {
 /// Whether it may be the value of a field (RFC 9113 §8.2.1).
 pub fn is_value(value: &[u8]) -> bool {
     let is_space = |ch: Option<&u8>| matches!(ch, Some(b' ' | b'\t'));
-    let splits = memchr::memchr3(b'\r', b'\n', 0, value).is_some();
+    let splits = line_end(value).is_some();
     !splits && !is_space(value.first()) && !is_space(value.last())
 }
 

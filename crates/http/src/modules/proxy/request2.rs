@@ -22,6 +22,7 @@ use forebay_wire::{
         hpack::{known, write_field},
         request::is_name,
     },
+    scan::line_end,
 };
 
 use super::request::{Length, Parts, Stays, length, method, pass_fields, write_target};
@@ -205,7 +206,7 @@ const SECRETS: [&[u8]; 3] = [b"authorization", b"cookie", b"proxy-authorization"
 /// Writes a field; what has no place in a value becomes a space, and none stands at its ends.
 fn put(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     let secret = SECRETS.contains(&name);
-    if memchr::memchr3(b'\r', b'\n', 0, value).is_none() {
+    if line_end(value).is_none() {
         return write_field(out, name, value.trim_ascii(), secret);
     }
     let mut clean = Vec::with_capacity(value.len());
