@@ -7,6 +7,7 @@
 //!
 //! Invariant: opens no file and keeps no time of its own: callers read, and drop what takes too long.
 
+mod authority;
 mod certificate;
 mod ciphers;
 mod client;

@@ -26,6 +26,7 @@ use webpki::{
 use x509_parser::x509::X509Version;
 
 use crate::{
+    authority::{Claims, Purpose, fault_of_role, fault_of_time},
     ocsp,
     revocation::{self, PlainList},
     settings::{ClientAuth, Trust},
@@ -81,21 +82,15 @@ fn verify_text(code: u32) -> &'static str {
         21 => "unable to verify the first certificate",
         22 => "certificate chain too long",
         23 => "certificate revoked",
-        24 => "invalid CA certificate",
         25 => "path length constraint exceeded",
         26 => "unsuitable certificate purpose",
+        32 => "key usage does not include certificate signing",
         34 => "unhandled critical extension",
         47 => "permitted subtree violation",
         66 => "EE certificate key too weak",
+        79 => "invalid CA certificate",
         _ => "unspecified certificate verification error",
     }
-}
-
-/// What a certificate is shown for.
-#[derive(Clone, Copy)]
-enum Purpose {
-    Client,
-    Server,
 }
 
 impl Purpose {
@@ -105,32 +100,14 @@ impl Purpose {
             Purpose::Server => KeyUsage::server_auth(),
         }
     }
-
-    /// Whether a certificate may be used for it, as far as it says what it may be used for
-    /// (`check_purpose_ssl_client`, `check_purpose_ssl_server`): webpki reads the extended usage only,
-    /// and that not of a certificate that is trusted itself. What cannot be read suits nothing.
-    fn suits(self, certificate: &Certificate<'_>) -> bool {
-        let parsed = certificate.parsed();
-        let (Ok(key), Ok(extended)) = (parsed.key_usage(), parsed.extended_key_usage()) else {
-            return false;
-        };
-        let key = key.is_none_or(|extension| {
-            let key = extension.value;
-            let agrees = key.digital_signature() || key.key_agreement();
-            agrees || matches!(self, Purpose::Server) && key.key_encipherment()
-        });
-        let extended = extended.is_none_or(|extension| match self {
-            Purpose::Client => extension.value.client_auth,
-            Purpose::Server => extension.value.server_auth,
-        });
-        key && extended
-    }
 }
 
 /// What certificates are held against, prepared.
 pub(crate) struct Verifier {
     /// Self-signed: where a chain may end. OpenSSL takes no other end without `-partial_chain`.
     roots: Vec<TrustAnchor<'static>>,
+    /// What each of them says of itself.
+    root_claims: Vec<Claims>,
     /// The same whole: one may be presented itself.
     root_certificates: HashSet<Vec<u8>>,
     /// The others, which help to find the way.
@@ -155,6 +132,7 @@ impl Verifier {
     pub(crate) fn new(trust: &Trust) -> Result<Verifier, String> {
         let mut verifier = Verifier {
             roots: Vec::new(),
+            root_claims: Vec::new(),
             root_certificates: HashSet::new(),
             between: Vec::new(),
             crls: Vec::new(),
@@ -171,6 +149,7 @@ impl Verifier {
                     // One that webpki cannot use (version 1, say) may still be presented itself.
                     if let Ok(anchor) = webpki::anchor_from_trusted_cert(der) {
                         verifier.roots.push(anchor.to_owned());
+                        verifier.root_claims.push(Claims::of(&parsed));
                     }
                 }
                 false => verifier.between.push(der.clone()),
@@ -207,7 +186,8 @@ impl Verifier {
         let Some((leaf, sent)) = chain.split_first() else { return Verdict::None };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let Some(parsed) = Certificate::parse(leaf) else { return Verdict::failed(1) };
-        if let Some(code) = expiry(&parsed, now.as_secs() as i64) {
+        let claims = Claims::of(&parsed);
+        if let Some(code) = claims.expiry(now.as_secs() as i64) {
             return Verdict::failed(code);
         }
         if is_self_issued(&parsed) {
@@ -220,21 +200,25 @@ impl Verifier {
             );
         }
         let between: Vec<CertificateDer<'_>> = sent.iter().chain(&self.between).cloned().collect();
-        let usage = purpose.usage();
         let now = UnixTime::since_unix_epoch(now);
-        match self.find_path(leaf, &between, usage, now) {
-            Ok(()) if !purpose.suits(&parsed) => Verdict::failed(26),
+        let refused = Cell::new(None);
+        let found = self.find_path(leaf, &between, purpose, now, |path| {
+            refused.set(None);
+            self.unrevoked_unless(path, &claims, purpose, now, &refused)
+        });
+        match found {
             Ok(()) => Verdict::Success,
+            // webpki has found a path, which OpenSSL would not take.
+            Err(_) if refused.get().is_some() => Verdict::failed(refused.get().unwrap_or(1)),
             Err(PkiError::UnknownIssuer) => self.missing_issuer(&parsed, &between, sent.len()),
             // Only version 3 has extensions: nobody has looked at these.
             Err(PkiError::UnsupportedCertVersion) if !parsed.parsed().extensions().is_empty() => {
                 Verdict::failed(34)
             }
             Err(PkiError::UnsupportedCertVersion) => match self.root_of(&parsed) {
-                Some(root) => match self.said_alone(&parsed, &root, now) {
-                    Ok(()) => Verdict::Success,
-                    Err(error) => Verdict::failed(code_of(&error)),
-                },
+                Some((root, key)) => {
+                    self.verdict_of_old(&parsed, &[&claims, &root], &key, purpose, now)
+                }
                 None => self.missing_issuer(&parsed, &between, sent.len()),
             },
             Err(error) => Verdict::failed(code_of(&error)),
@@ -245,8 +229,9 @@ impl Verifier {
         &self,
         leaf: &CertificateDer<'_>,
         between: &[CertificateDer<'_>],
-        usage: KeyUsage,
+        purpose: Purpose,
         now: UnixTime,
+        allowed: impl Fn(&webpki::VerifiedPath<'_>) -> Result<(), PkiError>,
     ) -> Result<(), PkiError> {
         let leaf = EndEntityCert::try_from(leaf)?;
         let crls: Vec<_> = self.crls.iter().collect();
@@ -271,7 +256,7 @@ impl Verifier {
             |path: &webpki::VerifiedPath<'_>| match path.intermediate_certificates().count()
                 <= depth
             {
-                true => self.unrevoked(path, now),
+                true => allowed(path),
                 false => Err(PkiError::MaximumPathDepthExceeded),
             };
         let algorithms = self.algorithms.all;
@@ -280,11 +265,59 @@ impl Verifier {
             &self.roots,
             between,
             now,
-            usage,
+            purpose.usage(),
             revocation,
             Some(&within),
         )?;
         Ok(())
+    }
+
+    /// Holds a path against what OpenSSL asks of it, and its number, where it would refuse, is put down. Of
+    /// several roots with one name and key it is enough that one may be its end.
+    fn held_against(
+        &self,
+        path: &webpki::VerifiedPath<'_>,
+        leaf: &Claims,
+        refused: &Cell<Option<u32>>,
+        fault: impl Fn(&[&Claims]) -> Option<u32>,
+    ) -> Result<(), PkiError> {
+        let between: Option<Vec<Claims>> = path
+            .intermediate_certificates()
+            .map(|one| Some(Claims::of(&Certificate::parse(&one.der())?)))
+            .collect();
+        let Some(between) = between else { return Err(PkiError::BadDer) };
+        let mut chain: Vec<&Claims> = std::iter::once(leaf).chain(&between).collect();
+        let anchor = path.anchor();
+        let is_it = |root: &TrustAnchor<'_>| {
+            root.subject == anchor.subject
+                && root.subject_public_key_info == anchor.subject_public_key_info
+        };
+        let mut code = None;
+        for (_, root) in self.roots.iter().zip(&self.root_claims).filter(|(root, _)| is_it(root)) {
+            chain.push(root);
+            code = fault(&chain);
+            chain.pop();
+            if code.is_none() {
+                return Ok(());
+            }
+        }
+        refused.set(code);
+        Err(PkiError::UnknownIssuer)
+    }
+
+    /// In the order in which OpenSSL's errors count, the last first.
+    fn unrevoked_unless(
+        &self,
+        path: &webpki::VerifiedPath<'_>,
+        leaf: &Claims,
+        purpose: Purpose,
+        now: UnixTime,
+        refused: &Cell<Option<u32>>,
+    ) -> Result<(), PkiError> {
+        let now_s = now.as_secs() as i64;
+        self.held_against(path, leaf, refused, |chain| fault_of_time(chain, now_s))?;
+        self.unrevoked(path, now)?;
+        self.held_against(path, leaf, refused, |chain| fault_of_role(chain, purpose))
     }
 
     /// Holds a path against the lists that webpki does not read. Of a certificate that they do not know
@@ -343,21 +376,40 @@ impl Verifier {
         match self.said_alone(root, &key, now) {
             Err(error) => Verdict::failed(code_of(&error)),
             Ok(()) if !is_known => Verdict::failed(18),
-            Ok(()) if !purpose.suits(root) => Verdict::failed(26),
+            Ok(()) if !Claims::of(root).suits(purpose) => Verdict::failed(26),
             Ok(()) => Verdict::Success,
         }
     }
 
-    /// The key of the trusted root that has itself signed a certificate older than version 3, which can
-    /// have no purpose that would have to be looked at.
-    fn root_of(&self, leaf: &Certificate<'_>) -> Option<SubjectPublicKeyInfoDer<'static>> {
+    /// Of one older than version 3, which webpki does not read, below the root with that key.
+    fn verdict_of_old(
+        &self,
+        leaf: &Certificate<'_>,
+        chain: &[&Claims],
+        key: &SubjectPublicKeyInfoDer<'_>,
+        purpose: Purpose,
+        now: UnixTime,
+    ) -> Verdict {
+        let of_time = fault_of_time(chain, now.as_secs() as i64);
+        let by_lists = || self.said_alone(leaf, key, now).err().map(|error| code_of(&error));
+        let fault = of_time.or_else(by_lists).or_else(|| fault_of_role(chain, purpose));
+        fault.map_or(Verdict::Success, Verdict::failed)
+    }
+
+    /// The trusted root that has itself signed a certificate older than version 3, and its key.
+    fn root_of(
+        &self,
+        leaf: &Certificate<'_>,
+    ) -> Option<(Claims, SubjectPublicKeyInfoDer<'static>)> {
         let parsed = leaf.parsed();
         let (signed, signature) = (parsed.tbs_certificate.as_ref(), &parsed.signature_value.data);
         let roots = self.root_certificates.iter().filter_map(|der| Certificate::parse(der));
         roots
             .filter(|root| root.parsed().subject().as_raw() == parsed.issuer().as_raw())
-            .map(|root| SubjectPublicKeyInfoDer::from(root.public_key().to_vec()))
-            .find(|key| revocation::is_signed(signed, signature, key, &self.algorithms))
+            .map(|root| {
+                (Claims::of(&root), SubjectPublicKeyInfoDer::from(root.public_key().to_vec()))
+            })
+            .find(|(_, key)| revocation::is_signed(signed, signature, key, &self.algorithms))
     }
 
     /// What the lists say of a certificate that webpki has not looked at.
@@ -414,14 +466,6 @@ fn is_self_issued(certificate: &Certificate<'_>) -> bool {
     parsed.subject().as_raw() == parsed.issuer().as_raw()
 }
 
-/// OpenSSL's number, where it is too early or too late.
-fn expiry(certificate: &Certificate<'_>, now_s: i64) -> Option<u32> {
-    if certificate.start_s() > now_s {
-        return Some(9);
-    }
-    (certificate.end_s() < now_s).then_some(10)
-}
-
 fn code_of(error: &PkiError) -> u32 {
     match error {
         PkiError::CertExpired { .. } => 10,
@@ -432,7 +476,7 @@ fn code_of(error: &PkiError) -> u32 {
         PkiError::InvalidCrlSignatureForPublicKey => 8,
         PkiError::MaximumPathDepthExceeded => 22,
         PkiError::PathLenConstraintViolated => 25,
-        PkiError::EndEntityUsedAsCa => 24,
+        PkiError::EndEntityUsedAsCa => 26,
         PkiError::RequiredEkuNotFoundContext(_) => 26,
         PkiError::UnsupportedCriticalExtension => 34,
         PkiError::NameConstraintViolation => 47,

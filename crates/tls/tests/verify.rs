@@ -410,6 +410,103 @@ fn certificates_are_taken_for_what_they_say_they_are_for() {
     }
 }
 
+/// What a server makes of a client's certificate below a trusted root and, where there is one, a
+/// certificate in between.
+fn verdict_below(
+    root: &dyn Fn(&mut rcgen::CertificateParams),
+    between: Option<&dyn Fn(&mut rcgen::CertificateParams)>,
+) -> String {
+    let authority = |name: &str, change: &dyn Fn(&mut rcgen::CertificateParams)| {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        change(&mut params);
+        (params, rcgen::KeyPair::generate().unwrap())
+    };
+    let (params, key) = authority("Root", root);
+    let trusted = params.self_signed(&key).unwrap().pem();
+    let mut issuer = rcgen::Issuer::new(params, key);
+    let mut sent = String::new();
+    if let Some(between) = between {
+        let (params, key) = authority("Between", between);
+        sent = params.signed_by(&key, &issuer).unwrap().pem();
+        issuer = rcgen::Issuer::new(params, key);
+    }
+    let key = rcgen::KeyPair::generate().unwrap();
+    let leaf = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    let certificate = leaf.signed_by(&key, &issuer).unwrap().pem() + &sent;
+    let issued = Issued { certificate, key: key.serialize_pem() };
+    let certificates = certificates_from_pem(trusted.as_bytes()).unwrap();
+    let trust = Trust { certificates, crls: Vec::new(), depth: 5 };
+    let (base, _) = settings(Key::P256);
+    let server =
+        ServerSettings { client_auth: Some(ClientAuth { trust, names: Vec::new() }), ..base };
+    let certificate = Some(key_pair(&issued));
+    verdict_of(&server, &ClientSettings { certificate, ..ClientSettings::default() }).to_string()
+}
+
+#[test]
+fn who_signs_must_be_allowed_to() {
+    use rcgen::{
+        BasicConstraints::Constrained, CertificateParams, CustomExtension,
+        ExtendedKeyUsagePurpose as Extended, IsCa, KeyUsagePurpose as Usage, date_time_ymd,
+    };
+    type Change = fn(&mut CertificateParams);
+    let plain: Change = |_| {};
+    // As nginx with OpenSSL 3.0 has it, of the root and of what stands between.
+    let cases: [(Change, &str, &str); 11] = [
+        (plain, "SUCCESS", "SUCCESS"),
+        (|p| p.key_usages = vec![Usage::KeyCertSign], "SUCCESS", "SUCCESS"),
+        (
+            |p| p.key_usages = vec![Usage::CrlSign],
+            "FAILED:key usage does not include certificate signing",
+            "FAILED:key usage does not include certificate signing",
+        ),
+        (
+            |p| p.is_ca = IsCa::ExplicitNoCa,
+            "FAILED:unsuitable certificate purpose",
+            "FAILED:unsuitable certificate purpose",
+        ),
+        (
+            |p| p.is_ca = IsCa::NoCa,
+            "FAILED:unsuitable certificate purpose",
+            "FAILED:unsuitable certificate purpose",
+        ),
+        (
+            |p| p.not_after = date_time_ymd(2020, 1, 1),
+            "FAILED:certificate has expired",
+            "FAILED:certificate has expired",
+        ),
+        (
+            |p| p.not_before = date_time_ymd(2100, 1, 1),
+            "FAILED:certificate is not yet valid",
+            "FAILED:certificate is not yet valid",
+        ),
+        (
+            |p| p.extended_key_usages = vec![Extended::CodeSigning],
+            "FAILED:unsuitable certificate purpose",
+            "FAILED:unsuitable certificate purpose",
+        ),
+        (|p| p.extended_key_usages = vec![Extended::ClientAuth], "SUCCESS", "SUCCESS"),
+        (
+            |p| {
+                let mut unknown = CustomExtension::from_oid_content(&[1, 2, 3, 4, 5], vec![5, 0]);
+                unknown.set_criticality(true);
+                p.custom_extensions = vec![unknown];
+            },
+            "FAILED:unhandled critical extension",
+            "FAILED:unhandled critical extension",
+        ),
+        (|p| p.is_ca = IsCa::Ca(Constrained(0)), "SUCCESS", "SUCCESS"),
+    ];
+    for (at, (change, of_root, of_between)) in cases.into_iter().enumerate() {
+        assert_eq!(verdict_below(&change, None), of_root, "root, {at}");
+        assert_eq!(verdict_below(&plain, Some(&change)), of_between, "between, {at}");
+    }
+    let short: Change = |p| p.is_ca = IsCa::Ca(Constrained(0));
+    assert_eq!(verdict_below(&short, Some(&plain)), "FAILED:path length constraint exceeded");
+}
+
 /// What a server makes of a client's certificate.
 fn verdict_of(server: &ServerSettings, client: &ClientSettings) -> Verdict {
     let (server, client) = (ServerConfig::new(server).unwrap(), ClientConfig::new(client).unwrap());
