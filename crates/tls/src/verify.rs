@@ -203,13 +203,15 @@ impl Verifier {
         let now = UnixTime::since_unix_epoch(now);
         let refused = Cell::new(None);
         let found = self.find_path(leaf, &between, purpose, now, |path| {
-            refused.set(None);
-            self.unrevoked_unless(path, &claims, purpose, now, &refused)
+            refused.set(self.fault(path, &claims, purpose, now));
+            refused.get().map_or(Ok(()), |_| Err(PkiError::UnknownIssuer))
         });
+        if let (Err(_), Some(code)) = (&found, refused.get()) {
+            // webpki has found a path, which OpenSSL would not take.
+            return Verdict::failed(code);
+        }
         match found {
             Ok(()) => Verdict::Success,
-            // webpki has found a path, which OpenSSL would not take.
-            Err(_) if refused.get().is_some() => Verdict::failed(refused.get().unwrap_or(1)),
             Err(PkiError::UnknownIssuer) => self.missing_issuer(&parsed, &between, sent.len()),
             // Only version 3 has extensions: nobody has looked at these.
             Err(PkiError::UnsupportedCertVersion) if !parsed.parsed().extensions().is_empty() => {
@@ -272,52 +274,39 @@ impl Verifier {
         Ok(())
     }
 
-    /// Holds a path against what OpenSSL asks of it, and its number, where it would refuse, is put down. Of
+    /// Holds a path against what OpenSSL asks of it beside webpki, and gives its number where it would refuse. Of
     /// several roots with one name and key it is enough that one may be its end.
-    fn held_against(
-        &self,
-        path: &webpki::VerifiedPath<'_>,
-        leaf: &Claims,
-        refused: &Cell<Option<u32>>,
-        fault: impl Fn(&[&Claims]) -> Option<u32>,
-    ) -> Result<(), PkiError> {
-        let between: Option<Vec<Claims>> = path
-            .intermediate_certificates()
-            .map(|one| Some(Claims::of(&Certificate::parse(&one.der())?)))
-            .collect();
-        let Some(between) = between else { return Err(PkiError::BadDer) };
-        let mut chain: Vec<&Claims> = std::iter::once(leaf).chain(&between).collect();
-        let anchor = path.anchor();
-        let is_it = |root: &TrustAnchor<'_>| {
-            root.subject == anchor.subject
-                && root.subject_public_key_info == anchor.subject_public_key_info
-        };
-        let mut code = None;
-        for (_, root) in self.roots.iter().zip(&self.root_claims).filter(|(root, _)| is_it(root)) {
-            chain.push(root);
-            code = fault(&chain);
-            chain.pop();
-            if code.is_none() {
-                return Ok(());
-            }
-        }
-        refused.set(code);
-        Err(PkiError::UnknownIssuer)
-    }
-
-    /// In the order in which OpenSSL's errors count, the last first.
-    fn unrevoked_unless(
+    fn fault(
         &self,
         path: &webpki::VerifiedPath<'_>,
         leaf: &Claims,
         purpose: Purpose,
         now: UnixTime,
-        refused: &Cell<Option<u32>>,
-    ) -> Result<(), PkiError> {
-        let now_s = now.as_secs() as i64;
-        self.held_against(path, leaf, refused, |chain| fault_of_time(chain, now_s))?;
-        self.unrevoked(path, now)?;
-        self.held_against(path, leaf, refused, |chain| fault_of_role(chain, purpose))
+    ) -> Option<u32> {
+        let between: Option<Vec<Claims>> = path
+            .intermediate_certificates()
+            .map(|one| Some(Claims::of(&Certificate::parse(&one.der())?)))
+            .collect();
+        let Some(between) = between else { return Some(1) };
+        let by_lists = self.unrevoked(path, now).err().map(|error| code_of(&error));
+        let mut chain: Vec<&Claims> = std::iter::once(leaf).chain(&between).collect();
+        let anchor = path.anchor();
+        let mut fault = Some(1);
+        for (root, claims) in self.roots.iter().zip(&self.root_claims) {
+            if root.subject == anchor.subject
+                && root.subject_public_key_info == anchor.subject_public_key_info
+            {
+                chain.push(claims);
+                fault = fault_of_time(&chain, now.as_secs() as i64)
+                    .or(by_lists)
+                    .or_else(|| fault_of_role(&chain, purpose));
+                chain.pop();
+            }
+            if fault.is_none() {
+                break;
+            }
+        }
+        fault
     }
 
     /// Holds a path against the lists that webpki does not read. Of a certificate that they do not know

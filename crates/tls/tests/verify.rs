@@ -410,25 +410,27 @@ fn certificates_are_taken_for_what_they_say_they_are_for() {
     }
 }
 
-/// What a server makes of a client's certificate below a trusted root and, where there is one, a
-/// certificate in between.
-fn verdict_below(
-    root: &dyn Fn(&mut rcgen::CertificateParams),
-    between: Option<&dyn Fn(&mut rcgen::CertificateParams)>,
-) -> String {
-    let authority = |name: &str, change: &dyn Fn(&mut rcgen::CertificateParams)| {
-        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        change(&mut params);
-        (params, rcgen::KeyPair::generate().unwrap())
-    };
-    let (params, key) = authority("Root", root);
-    let trusted = params.self_signed(&key).unwrap().pem();
-    let mut issuer = rcgen::Issuer::new(params, key);
+/// What is different about a certificate.
+type Change = fn(&mut rcgen::CertificateParams);
+
+fn authority(name: &str, change: Change) -> rcgen::CertificateParams {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    change(&mut params);
+    params
+}
+
+/// What a server makes of a client's certificate below trusted roots, of one name and key, and, where there
+/// is one, a certificate in between.
+fn verdict_below(roots: &[Change], between: Option<Change>) -> String {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let roots: Vec<_> = roots.iter().map(|change| authority("Root", *change)).collect();
+    let trusted: String = roots.iter().map(|root| root.self_signed(&key).unwrap().pem()).collect();
+    let mut issuer = rcgen::Issuer::new(roots[0].clone(), key);
     let mut sent = String::new();
-    if let Some(between) = between {
-        let (params, key) = authority("Between", between);
+    if let Some(change) = between {
+        let (params, key) = (authority("Between", change), rcgen::KeyPair::generate().unwrap());
         sent = params.signed_by(&key, &issuer).unwrap().pem();
         issuer = rcgen::Issuer::new(params, key);
     }
@@ -448,10 +450,9 @@ fn verdict_below(
 #[test]
 fn who_signs_must_be_allowed_to() {
     use rcgen::{
-        BasicConstraints::Constrained, CertificateParams, CustomExtension,
-        ExtendedKeyUsagePurpose as Extended, IsCa, KeyUsagePurpose as Usage, date_time_ymd,
+        BasicConstraints::Constrained, CustomExtension, ExtendedKeyUsagePurpose as Extended, IsCa,
+        KeyUsagePurpose as Usage, date_time_ymd,
     };
-    type Change = fn(&mut CertificateParams);
     let plain: Change = |_| {};
     // As nginx with OpenSSL 3.0 has it, of the root and of what stands between.
     let cases: [(Change, &str, &str); 11] = [
@@ -500,11 +501,17 @@ fn who_signs_must_be_allowed_to() {
         (|p| p.is_ca = IsCa::Ca(Constrained(0)), "SUCCESS", "SUCCESS"),
     ];
     for (at, (change, of_root, of_between)) in cases.into_iter().enumerate() {
-        assert_eq!(verdict_below(&change, None), of_root, "root, {at}");
-        assert_eq!(verdict_below(&plain, Some(&change)), of_between, "between, {at}");
+        assert_eq!(verdict_below(&[change], None), of_root, "root, {at}");
+        assert_eq!(verdict_below(&[plain], Some(change)), of_between, "between, {at}");
     }
     let short: Change = |p| p.is_ca = IsCa::Ca(Constrained(0));
-    assert_eq!(verdict_below(&short, Some(&plain)), "FAILED:path length constraint exceeded");
+    assert_eq!(verdict_below(&[short], Some(plain)), "FAILED:path length constraint exceeded");
+    // One that is renewed serves, two that each lack something do not.
+    let expired: Change = |p| p.not_after = date_time_ymd(2020, 1, 1);
+    assert_eq!(verdict_below(&[expired, plain], None), "SUCCESS");
+    assert_eq!(verdict_below(&[plain, expired], None), "SUCCESS");
+    let no_authority: Change = |p| p.is_ca = IsCa::ExplicitNoCa;
+    assert!(verdict_below(&[expired, no_authority], None).starts_with("FAILED:"));
 }
 
 /// What a server makes of a client's certificate.
