@@ -244,7 +244,13 @@ pub const ROWS: &[Row] = &[
             Target::None,
         )
     },
-    proxied("proxy-64k", "proxy of 64 kB", "/64k.html", Load::Requests, Target::CpuRatio(1.1)),
+    proxied(
+        "proxy-64k",
+        "proxy of 64 kB",
+        "/64k.html",
+        Load::Requests,
+        Target::CpuRatios { nginx: 1.1, haproxy: 1.1 },
+    ),
     Row {
         body: 64_000,
         ..proxied(
@@ -252,7 +258,7 @@ pub const ROWS: &[Row] = &[
             "upload of 64 kB, unbuffered",
             "/upload",
             Load::Requests,
-            Target::CpuRatio(1.2),
+            Target::CpuRatios { nginx: 1.2, haproxy: 1.2 },
         )
     },
     Row {
@@ -262,7 +268,7 @@ pub const ROWS: &[Row] = &[
             "proxy, a connection per request of the client",
             "/small",
             Load::Requests,
-            Target::CpuRatio(1.1),
+            Target::CpuRatios { nginx: 1.1, haproxy: 1.1 },
         )
     },
     proxied(
