@@ -176,7 +176,7 @@ fn make_temp_dirs(settings: &Settings, log: &Log) -> Option<()> {
     let user = settings.core.user.as_ref().filter(|_| privileges::is_root());
     for path in settings.site.temp_paths() {
         let shown = path.display();
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        let made = make_temp_dir(&path);
         // What is there already is looked at when it is needed, as in nginx.
         if let Err(err) = made
             && err.kind() != io::ErrorKind::AlreadyExists
@@ -192,6 +192,14 @@ fn make_temp_dirs(settings: &Settings, log: &Log) -> Option<()> {
         }
     }
     Some(())
+}
+
+/// It is the workers' alone; those above it, they pass through.
+fn make_temp_dir(path: &Path) -> io::Result<()> {
+    if let Some(above) = path.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(above)?;
+    }
+    fs::DirBuilder::new().mode(0o700).create(path)
 }
 
 fn open_logs(settings: &Settings, log: &Log) -> Option<BTreeMap<PathBuf, File>> {

@@ -69,7 +69,11 @@ fn temporary_directories_are_made_with_their_parents() {
     }
     let server = start(&conf("", "client_body_temp_path {prefix}/a/b/c 1 2;"));
     ask_new(server.addr(), "/text");
-    assert!(server.prefix().join("a/b/c").is_dir());
+    // Whatever the workers' user is, it gets there.
+    for (path, mode) in [("a", 0o755), ("a/b", 0o755), ("a/b/c", 0o700)] {
+        let found = std::fs::metadata(server.prefix().join(path)).unwrap();
+        assert_eq!(found.permissions().mode() & 0o777, mode, "{path}");
+    }
 }
 
 /// A disk of 64 kB, where this process may mount one.
